@@ -1,0 +1,1 @@
+"""Faults, each with how it fires and how it proves that it fired."""

@@ -1,0 +1,71 @@
+"""What plugins see of a trainer: how observers, armed faults and ledgers attach without the product knowing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from leto.core.failpoints import Failpoints, NoFailpoints
+from leto.core.records import IterationResult, LiveState
+
+
+@dataclass(frozen=True)
+class StateEntry:
+    """One named piece of training state, as raw bytes that must not be kept beyond the call.
+
+    Names: ``param/<parameter>``, ``master/<parameter>``, ``exp_avg/<parameter>``, ``exp_avg_sq/<parameter>``,
+    ``step/<parameter>``. ``dtype`` is torch's name without the prefix; ``data`` is a flat uint8 view.
+    """
+
+    name: str
+    dtype: str
+    data: npt.NDArray[np.uint8]
+
+
+class IterationView(Protocol):
+    """The training state at the end of iteration ``result.iteration``: everything t+1 depends on."""
+
+    @property
+    def result(self) -> IterationResult: ...
+    @property
+    def live(self) -> LiveState: ...
+    def entries(self) -> Iterable[StateEntry]: ...
+
+
+@dataclass(frozen=True)
+class ParityAudit:
+    """Both tiers compared with a re-encoding of the data they stand for (U55)."""
+
+    groups: int
+    tier1_wrong: tuple[int, ...]
+    tier2_wrong: tuple[int, ...]
+
+    @property
+    def equal(self) -> bool:
+        return not self.tier1_wrong and not self.tier2_wrong
+
+
+@dataclass(kw_only=True)
+class TrainerContext:
+    """Handed to every plugin before the trainer attaches to retained memory. Plugins append and replace; nothing else does.
+
+    ``on_iteration`` runs when the results of an iteration are recorded, before HEADER(t+1) is durable, and again for the same
+    t when a recovery records it again. ``on_audit`` runs after every recovery and at the end of the job.
+    """
+
+    rank: int
+    epoch: int
+    world_size: int
+    output_dir: str
+    options: Mapping[str, Any]
+    park_word_address: int
+    failpoints: Failpoints = field(default_factory=NoFailpoints)
+    on_iteration: list[Callable[[IterationView], None]] = field(default_factory=list)
+    on_audit: list[Callable[[int, Callable[[], ParityAudit]], None]] = field(default_factory=list)
+
+
+Plugin = Callable[[TrainerContext], None]

@@ -1,0 +1,1 @@
+"""Models, data and retained tensors of Megatron-Core; the only room that imports megatron."""

@@ -1,0 +1,1 @@
+"""The Resilient Memory Pool: a light process owns allocations; trainers attach by name."""

@@ -1,0 +1,1 @@
+"""Processes and decisions: node agent, fork server, coordinator, trainer."""

@@ -1,0 +1,1 @@
+"""The Resumable Model Updater: carries update plans out on a device."""

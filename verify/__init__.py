@@ -1,0 +1,1 @@
+"""Pure judgement of recorded history; never of live state."""
