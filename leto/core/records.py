@@ -83,9 +83,13 @@ class IterationResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """State before compute(iteration). ``previous`` is the result of iteration - 1, None before the first."""
+    """State before compute(iteration). ``previous`` is the result of iteration - 1, None before the first.
+
+    ``layout_hash`` says under which geometry the retained bytes mean something (U41).
+    """
 
     iteration: int
+    layout_hash: str
     live: LiveState
     previous: IterationResult | None
 
@@ -95,13 +99,16 @@ class Post:
     """State after the backward pass of ``iteration`` and everything its update needs."""
 
     iteration: int
+    layout_hash: str
     next_live: LiveState
     values: UpdateValues
     result: IterationResult
 
     def next_header(self) -> Header:
         """HEADER(t+1), which FINISH and a lost HEADER build from POST(t) (U22)."""
-        return Header(iteration=self.iteration + 1, live=self.next_live, previous=self.result)
+        return Header(
+            iteration=self.iteration + 1, layout_hash=self.layout_hash, live=self.next_live, previous=self.result
+        )
 
 
 def encode_record(record: Header | Post, slot_bytes: int) -> bytes:
@@ -131,6 +138,7 @@ def decode_header(image: bytes | memoryview, iteration: int) -> Header:
     previous = raw["previous"]
     return Header(
         iteration=raw["iteration"],
+        layout_hash=raw["layout_hash"],
         live=_live(raw["live"]),
         previous=None if previous is None else IterationResult(**previous),
     )
@@ -142,6 +150,7 @@ def decode_post(image: bytes | memoryview, iteration: int) -> Post:
     values = dict(raw["values"], learning_rates=_rates(raw["values"]["learning_rates"]))
     return Post(
         iteration=raw["iteration"],
+        layout_hash=raw["layout_hash"],
         next_live=_live(raw["next_live"]),
         values=UpdateValues(**values),
         result=IterationResult(**raw["result"]),

@@ -1,0 +1,167 @@
+"""Carries update plans out: one method per kind of operation, no policy (paper 5.2, Pseudocode 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from leto.core.failpoints import Failpoints, Kernel, Park, Site
+from leto.core.geometry import CODED_ARRAYS, ELEMENT_BYTES, CodedGeometry, Page, PlacedPage, Segment
+from leto.core.layout import TIER2, UNDO, parity_slot, tier1
+from leto.core.records import UpdateValues
+from leto.core.update_plan import Operation, OpKind
+from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment, CodeShape, Kernels
+from leto.update.adam import AdamHyper, ChunkAdam
+from leto.update.marks import Marks
+
+
+class RetainedAddresses(Protocol):
+    """Where retained allocations are in this process; implemented by the pool's client."""
+
+    def address(self, name: str) -> int: ...
+    def page_address(self, page: Page) -> int: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateParts:
+    """Everything an updater works with. ``gradient_address`` gives the fp32 gradient of a segment's first element."""
+
+    coded: CodedGeometry
+    retained: RetainedAddresses
+    kernels: Kernels
+    adam: ChunkAdam
+    hyper: AdamHyper
+    marks: Marks
+    failpoints: Failpoints
+    gradient_address: Callable[[Segment], int]
+
+    @property
+    def shape(self) -> CodeShape:
+        p = self.coded.protection
+        return CodeShape(page_bytes=p.page_bytes, tier1_pages=p.tier1_pages)
+
+    def rows(self, allocation: str) -> list[int]:
+        """Addresses of the parity rows of an allocation."""
+        p = self.coded.protection
+        base = self.retained.address(allocation)
+        return [base + row * p.page_bytes for row in range(p.tier1_pages)]
+
+    def tier2_page(self, group: int) -> int:
+        return self.retained.address(TIER2) + group * self.coded.protection.page_bytes
+
+    def undo_pages(self) -> list[int]:
+        p = self.coded.protection
+        return [self.retained.address(UNDO) + k * p.page_bytes for k in range(p.chunk_pages)]
+
+    def addresses(self, pages: Sequence[PlacedPage]) -> list[int]:
+        return [self.retained.page_address(p.page) for p in pages]
+
+
+class PlanExecutor:
+    """Runs the operations of one update in plan order on the calling thread."""
+
+    def __init__(self, parts: UpdateParts, values: UpdateValues) -> None:
+        self._parts = parts
+        self._values = values
+        self._run = {
+            OpKind.FETCH: self._fetch,
+            OpKind.SAVE_UNDO: self._save_undo,
+            OpKind.RESTORE: self._restore,
+            OpKind.UPDATE: self._update,
+            OpKind.PARITY: self._parity,
+            OpKind.COMMIT: self._commit,
+            OpKind.WRITE_BACK: self._write_back,
+            OpKind.TIER2: self._tier2,
+        }
+
+    def run(self, plan: Sequence[Operation]) -> None:
+        for operation in plan:
+            self._run[operation.kind](operation)
+            if operation.publish is not None:
+                self._parts.marks.publish(operation.publish.word, operation.publish.mark)
+
+    def _armed(self, kernel: Kernel, op: Operation) -> Park | None:
+        site = Site(iteration=self._values.iteration, group=op.group, chunk=op.chunk)
+        return self._parts.failpoints.arm(kernel, site)
+
+    def _copy(self, kernel: Kernel, op: Operation, source: Sequence[int], target: Sequence[int]) -> None:
+        page_bytes = self._parts.coded.protection.page_bytes
+        self._parts.kernels.copy_pages(source, target, page_bytes, self._armed(kernel, op))
+
+    def _fetch(self, op: Operation) -> None:
+        parts = self._parts
+        self._copy(Kernel.PARITY_FETCH, op, parts.rows(tier1(op.group)), parts.rows(parity_slot(op.target_slot)))
+
+    def _save_undo(self, op: Operation) -> None:
+        self._copy(Kernel.UNDO_SAVE, op, self._chunk_pages(op), self._parts.undo_pages())
+
+    def _restore(self, op: Operation) -> None:
+        self._copy(Kernel.UNDO_RESTORE, op, self._parts.undo_pages(), self._chunk_pages(op))
+
+    def _update(self, op: Operation) -> None:
+        self._parts.adam(self._adam_chunk(_chunk_of(op)), self._armed(Kernel.ADAM, op))
+
+    def _parity(self, op: Operation) -> None:
+        parts = self._parts
+        pages = parts.coded.chunk_pages(_chunk_of(op))
+        parts.kernels.update_parity(
+            parts.shape,
+            [p.column for p in pages],
+            parts.undo_pages(),
+            parts.addresses(pages),
+            parts.rows(parity_slot(op.source_slot)),
+            parts.rows(parity_slot(op.target_slot)),
+            self._armed(Kernel.RS_UPDATE, op),
+        )
+
+    def _commit(self, op: Operation) -> None:
+        """Nothing to do: publishing the mark is the commit, and it makes the target slot speak."""
+
+    def _write_back(self, op: Operation) -> None:
+        parts = self._parts
+        self._copy(Kernel.PARITY_WRITEBACK, op, parts.rows(parity_slot(op.source_slot)), parts.rows(tier1(op.group)))
+
+    def _tier2(self, op: Operation) -> None:
+        parts = self._parts
+        if not parts.coded.protection.tier2_pages:
+            return
+        source = parts.rows(parity_slot(op.source_slot))  # Q, not H: a torn H must never reach tier 2 (U17)
+        page_bytes = parts.coded.protection.page_bytes
+        parts.kernels.xor_pages(source, parts.tier2_page(op.group), page_bytes, self._armed(Kernel.TIER2, op))
+
+    def _chunk_pages(self, op: Operation) -> list[int]:
+        return self._parts.addresses(self._parts.coded.chunk_pages(_chunk_of(op)))
+
+    def _adam_chunk(self, chunk: int) -> AdamChunk:
+        parts = self._parts
+        first, _ = parts.coded.chunk_range(chunk)
+        master, m, v = (parts.retained.address(name) + first * ELEMENT_BYTES for name in CODED_ARRAYS)
+        return AdamChunk(
+            master_address=master,
+            exp_avg_address=m,
+            exp_avg_sq_address=v,
+            segments=tuple(self._adam_segment(s) for s in parts.coded.chunk_segments(chunk)),
+        )
+
+    def _adam_segment(self, segment: Segment) -> AdamSegment:
+        values, hyper = self._values, self._parts.hyper
+        lr, weight_decay = values.learning_rates[segment.optimizer][segment.param_group]
+        return AdamSegment(
+            count=segment.count,
+            gradient_address=self._parts.gradient_address(segment),
+            coefficients=AdamCoefficients(
+                lr=lr,
+                weight_decay=weight_decay,
+                beta1=hyper.beta1,
+                beta2=hyper.beta2,
+                eps=hyper.eps,
+                step=values.applied_step,
+                clip=float.fromhex(values.clip) if values.clip else None,
+            ),
+        )
+
+
+def _chunk_of(op: Operation) -> int:
+    assert op.chunk is not None, op
+    return op.chunk
