@@ -1,0 +1,230 @@
+"""What is wrong with a scenario, said so that it can be put right: file, line, key, remedy."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from chaos.yaml_source import Path, Source, dotted
+from leto.core.errors import ConfigError
+from leto.core.failpoints import Kernel, Point
+from leto.core.geometry import Protection
+
+Mistake = tuple[Path, str]
+KERNELS_OUTSIDE_UPDATE = (Kernel.RS_ENCODE,)
+"""Gradient parity is encoded before anybody may begin, so it is no part of the update phase."""
+
+
+class ScenarioError(ConfigError):
+    """Everything that is wrong with a scenario; ``lines`` holds one line a mistake."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = tuple(lines)
+
+
+class Origin:
+    """Where the values of a scenario come from: lines of a file, and overrides of the command line."""
+
+    def __init__(self, file: str, source: Source) -> None:
+        self._file, self._source = file, source
+        self._overridden: dict[Path, str] = {}
+
+    def override(self, text: str) -> None:
+        """Apply one ``dotted.key=value``. Raises ScenarioError when it cannot be placed."""
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise ScenarioError([f"--set {text}: write key=value, like workload.iterations=20"])
+        path = tuple(int(part) if part.isdecimal() else part for part in re.split(r"[.\[]", key.replace("]", "")))
+        try:
+            parsed = yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError):
+            raise ScenarioError([f"--set {text}: {value!r} is not a YAML value"]) from None
+        if not _place(self._source.data, path, parsed):
+            raise ScenarioError([f"--set {text}: there is no {dotted(path[:-1])!r} to set {path[-1]!r} in"])
+        self._overridden[path] = f"--set {text}"
+
+    def error(self, mistakes: Iterable[Mistake]) -> ScenarioError:
+        placed = sorted({(self._source.line_of(path), self._line(path, what)) for path, what in mistakes})
+        return ScenarioError([line for _, line in placed])
+
+    def _line(self, path: Path, what: str) -> str:
+        where = next((o for p, o in self._overridden.items() if path[: len(p)] == p), None)
+        where = where or f"{self._file}:{self._source.line_of(path)}"
+        return f"{where}: {dotted(path)}: {what}" if path else f"{where}: {what}"
+
+
+def _place(data: Any, path: Path, value: Any) -> bool:
+    for part in path[:-1]:
+        inner = _child(data, part)
+        if inner is None and isinstance(data, dict):
+            inner = data[part] = {}
+        data = inner
+    last = path[-1]
+    if isinstance(data, dict) and isinstance(last, str):
+        data[last] = value
+        return True
+    if isinstance(data, list) and isinstance(last, int) and last < len(data):
+        data[last] = value
+        return True
+    return False
+
+
+def _child(data: Any, part: str | int) -> Any:
+    if isinstance(data, dict):
+        return data.get(part)
+    if isinstance(data, list) and isinstance(part, int) and part < len(data):
+        return data[part]
+    return None
+
+
+def _dig(data: Any, *path: str | int) -> Any:
+    for part in path:
+        data = _child(data, part)
+    return data
+
+
+def one_of(known: Sequence[str], given: str) -> str:
+    """``known: a, b, c (did you mean b?)``"""
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    return f"known: {', '.join(known)}" + (f" (did you mean {close[0]}?)" if close else "")
+
+
+def explain(error: ValidationError, root: type[BaseModel]) -> Iterator[Mistake]:
+    """The mistakes in pydantic's report, in words that name a remedy."""
+    errors = error.errors(include_url=False)
+    for e in errors:
+        path: Path = tuple(e["loc"])
+        if e["type"] == "too_short" and e["ctx"]["actual_length"] == 0 and e["input"]:
+            continue  # the items are there, each with its own mistake
+        yield path, _explain_one(e["type"], e["msg"], e.get("ctx", {}), e["input"], path, root)
+
+
+def _explain_one(kind: str, message: str, context: dict[str, Any], given: Any, path: Path, root: type[BaseModel]) -> str:
+    if kind == "extra_forbidden":
+        model = _model_at(root, path[:-1])
+        noun = "unknown fault" if model.__name__ in ("Action", "Do") else "unknown key"
+        return f"{noun}; {one_of(_keys(model), str(path[-1]))}"
+    if kind == "missing":
+        return "is missing; add this key"
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("too_short", "too_long"):
+        return f"has {context['actual_length']} items; write exactly one: a fault, or a cycle of faults"
+    if kind in ("enum", "literal_error"):
+        known = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
+        return f"{given!r} is unknown; {one_of(known, str(given))}"
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return f"{given!r} is not a mapping; write its keys: {', '.join(_keys(_model_at(root, path)))}"
+    return f"{given!r} is wrong; {message[0].lower()}{message[1:].replace('valid integer', 'whole number')}"
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel]:
+    for part in path:
+        for name, field in model.model_fields.items():
+            if part in (name, field.alias):
+                model = _inner_model(field.annotation) or model
+    return model
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for argument in get_args(annotation) if (found := _inner_model(argument))), None)
+
+
+def find_contradictions(data: Any) -> Iterator[Mistake]:
+    """What no single key shows. Looks at plain data that may be wrong in other ways, so that one look finds everything."""
+    yield from _in_protection(data)
+    yield from _in_parallel(data)
+    faults = _dig(data, "faults")
+    seen: set[str] = set()
+    for n, fault in enumerate(faults if isinstance(faults, list) else ()):
+        where: Path = ("faults", n)
+        name = _dig(fault, "id")
+        if isinstance(name, str) and name in seen:
+            yield (*where, "id"), f"{name!r} is the id of an earlier fault; ids are unique"
+        seen.add(str(name))
+        yield from _in_time(data, fault, where)
+        yield from _in_rank(data, fault, where)
+        for path, action in _actions(fault, where):
+            yield from _in_action(fault, action, path)
+    yield from _in_expect(data)
+
+
+def _in_protection(data: Any) -> Iterator[Mistake]:
+    pages, chunk = _dig(data, "protection", "data_pages"), _dig(data, "protection", "chunk_pages")
+    if _is_count(pages) and _is_count(chunk) and chunk % 3 == 0:
+        try:
+            Protection(data_pages=pages, chunk_pages=chunk)
+        except ConfigError as error:
+            key, _, what = str(error).partition(": ")
+            yield ("protection", key), f"{what}; a chunk lies inside one group"
+
+
+def _in_parallel(data: Any) -> Iterator[Mistake]:
+    dp, ep = _dig(data, "workload", "parallel", "dp"), _dig(data, "workload", "parallel", "ep")
+    if _is_count(dp) and _is_count(ep) and dp % ep:
+        yield (
+            ("workload", "parallel", "ep"),
+            f"{ep} does not divide dp ({dp}); expert parallelism splits the data-parallel ranks",
+        )
+
+
+def _in_time(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
+    last = _dig(data, "workload", "iterations")
+    for key in ("every", "iteration"):
+        when = _dig(fault, "when", key)
+        if _is_count(when) and _is_count(last) and when > last:
+            yield (*where, "when", key), f"{when} is beyond the workload; it has iterations 1 to {last}"
+
+
+def _in_rank(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
+    rank, dp = _dig(fault, "where", "rank"), _dig(data, "workload", "parallel", "dp")
+    if _is_count(dp) and isinstance(rank, int) and rank >= dp:
+        yield (*where, "where", "rank"), f"there is no rank {rank}; the workload has ranks 0 to {dp - 1}"
+
+
+def _actions(fault: Any, where: Path) -> Iterator[tuple[Path, Any]]:
+    steps = _dig(fault, "do")
+    for n, step in enumerate(steps if isinstance(steps, list) else ()):
+        cycle = _dig(step, "cycle")
+        if isinstance(cycle, list):
+            yield from (((*where, "do", n, "cycle", c), action) for c, action in enumerate(cycle))
+        else:
+            yield (*where, "do", n), step
+
+
+def _in_action(fault: Any, action: Any, path: Path) -> Iterator[Mistake]:
+    if not isinstance(action, dict):
+        return
+    at, phase = _dig(fault, "when", "at"), _dig(fault, "when", "phase")
+    if "kill" in action and at is None:
+        yield (*path, "kill"), f"needs a point; add 'at' to 'when', one of {', '.join(p.value for p in Point)}"
+    for name in ("abort-kernel", "torn-copy"):
+        if name in action and at is not None:
+            yield (*path, name), "parks inside a kernel; leave 'at' out of 'when', or use kill"
+    kernel = _dig(action, "abort-kernel", "kernel")
+    if phase == "update" and kernel in [k.value for k in KERNELS_OUTSIDE_UPDATE]:
+        yield (*path, "abort-kernel", "kernel"), f"{kernel!r} does not run in the update phase; leave 'phase' out"
+
+
+def _in_expect(data: Any) -> Iterator[Mistake]:
+    faults, expected = _dig(data, "faults"), _dig(data, "expect", "recoveries")
+    if not faults and _is_count(expected):
+        yield ("expect", "recoveries"), f"{expected} recoveries are expected of no faults; expect 0 or add faults"
+    if not faults and _dig(data, "control") is not None:
+        yield ("control",), "a run without faults has nothing to control; leave it out"
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

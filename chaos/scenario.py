@@ -1,0 +1,286 @@
+"""The scenario language: a strict YAML file -> a frozen Scenario, or every mistake with file, line, key and remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from chaos import yaml_source
+from chaos.mistakes import Origin, ScenarioError, explain, find_contradictions, one_of
+from leto.core.config import Workload as CoreWorkload
+from leto.core.errors import ConfigError
+from leto.core.failpoints import COPIES, Kernel, Point
+from leto.core.geometry import Protection as CoreProtection
+
+_UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_SIZE = re.compile(rf"(\d+) ?({'|'.join(_UNITS)})")
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def _size(value: object) -> int:
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write a number and a unit, like 64KiB or 2MiB")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _rank(value: object) -> object:
+    if value != "seeded" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ValueError(f"{value!r} is not a rank; write 'seeded' or a number from 0")
+    return value
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not a name; use lower case letters, digits and single hyphens")
+    return value
+
+
+def _copy(value: Kernel) -> Kernel:
+    if value not in COPIES:
+        raise ValueError(f"{value.value!r} is not a copy; {one_of([k.value for k in COPIES], value.value)}")
+    return value
+
+
+def _seen_by_core(**fields: int) -> int:
+    """Ask the core whether one field alone can be right, so that its rules stand in one place."""
+    try:
+        CoreProtection(**fields)
+    except ConfigError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+    return next(iter(fields.values()))
+
+
+Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]
+Count = Annotated[int, Field(ge=1)]
+Progress = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Parallel(_Model):
+    dp: Count
+    ep: Count = 1
+
+
+class Workload(_Model):
+    model: str
+    parallel: Parallel
+    precision: str = "bf16"
+    iterations: Count
+    data: str = "shakespeare"
+    seed: Annotated[int, Field(ge=0)] = 42
+
+    def to_core(self) -> CoreWorkload:
+        return CoreWorkload(
+            model=self.model,
+            data_parallel=self.parallel.dp,
+            expert_parallel=self.parallel.ep,
+            precision=self.precision,
+            iterations=self.iterations,
+            data=self.data,
+            seed=self.seed,
+        )
+
+
+class Protection(_Model):
+    page: Annotated[int, BeforeValidator(_size, json_schema_input_type=str)]
+    data_pages: Count
+    tier1: int
+    tier2: int
+    chunk_pages: int
+
+    @field_validator("page")
+    @classmethod
+    def _page(cls, value: int) -> int:
+        return _seen_by_core(page_bytes=value)
+
+    @field_validator("tier1")
+    @classmethod
+    def _tier1(cls, value: int) -> int:
+        return _seen_by_core(tier1_pages=value)
+
+    @field_validator("tier2")
+    @classmethod
+    def _tier2(cls, value: int) -> int:
+        return _seen_by_core(tier2_pages=value)
+
+    @field_validator("chunk_pages")
+    @classmethod
+    def _chunk_pages(cls, value: int) -> int:
+        return _seen_by_core(chunk_pages=value, data_pages=max(value, 1))
+
+    def to_core(self) -> CoreProtection:
+        return CoreProtection(
+            page_bytes=self.page,
+            data_pages=self.data_pages,
+            tier1_pages=self.tier1,
+            tier2_pages=self.tier2,
+            chunk_pages=self.chunk_pages,
+        )
+
+
+class When(_Model):
+    """Logical time only."""
+
+    every: Count | None = None
+    iteration: Count | None = None
+    phase: Literal["update"] | None = None
+    at: Annotated[Point, Field(strict=False)] | None = None
+
+    @model_validator(mode="after")
+    def _one_time(self) -> Self:
+        if (self.every is None) == (self.iteration is None):
+            raise ValueError("needs exactly one of 'every' and 'iteration'")
+        if self.phase is not None and self.at is not None:
+            raise ValueError("has both 'phase' and 'at'; a point is in one phase already, leave 'phase' out")
+        return self
+
+
+class Where(_Model):
+    rank: Annotated[int | Literal["seeded"], BeforeValidator(_rank)]
+
+
+class AbortKernel(_Model):
+    """Park inside a kernel, then kill. The group, and the chunk inside the group, are seeded when absent."""
+
+    kernel: Annotated[Kernel, Field(strict=False)]
+    progress: Progress
+    group: Annotated[int, Field(ge=0)] | None = None
+    chunk: Annotated[int, Field(ge=0)] | None = None
+
+
+class TornCopy(_Model):
+    """Park inside a copy, fill the part of its target that is not written yet, then kill."""
+
+    copy_: Annotated[Kernel, Field(strict=False, alias="copy")]
+    progress: Progress
+    fill: Literal["random"]
+
+    @field_validator("copy_")
+    @classmethod
+    def _is_copy(cls, value: Kernel) -> Kernel:
+        return _copy(value)
+
+
+class Kill(_Model):
+    """Park at the point named by ``when: {at: POINT}``, then kill."""
+
+
+class Action(_Model):
+    """One fault, by its name."""
+
+    abort_kernel: Annotated[AbortKernel | None, Field(alias="abort-kernel")] = None
+    torn_copy: Annotated[TornCopy | None, Field(alias="torn-copy")] = None
+    kill: Kill | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if len(self._given) != 1:
+            known = (str(field.alias or name) for name, field in type(self).model_fields.items())
+            raise ValueError(f"needs exactly one of {', '.join(known)}, each with its keys in braces")
+        return self
+
+    @property
+    def _given(self) -> list[str]:
+        return [name for name in type(self).model_fields if getattr(self, name) is not None]
+
+    @property
+    def name(self) -> str:
+        return self._given[0].replace("_", "-")
+
+
+FAULTS = tuple(str(field.alias or name) for name, field in Action.model_fields.items())
+
+
+class Do(Action):
+    """One fault, or a cycle of faults that take turns."""
+
+    cycle: Annotated[tuple[Action, ...], Field(min_length=1, strict=False)] | None = None
+
+
+class Fault(_Model):
+    id: Name
+    when: When
+    where: Where
+    do: Annotated[tuple[Do, ...], Field(min_length=1, max_length=1, strict=False)]
+
+    def action_of(self, occurrence: int) -> Action:
+        """The action of the occurrence, counted from 1."""
+        actions = self.do[0].cycle or self.do
+        return actions[(occurrence - 1) % len(actions)]
+
+
+class Control(_Model):
+    """The same faults without the resumable updater (U52); it must fail."""
+
+    updater: Literal["none"]
+    expect: Literal["diverges"]
+
+
+class Expect(_Model):
+    recoveries: Annotated[int, Field(ge=0)]
+    rule: Literal["finish", "restart"] | None = None
+    fallback: Literal["none"] = "none"
+    deadline_s: Annotated[float, Field(gt=0)]
+    compare: Literal["exact"] = "exact"
+
+
+class Scenario(_Model):
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    name: Name
+    claim: Annotated[str, Field(min_length=1)]
+    seed: Annotated[int, Field(ge=0)]
+    system: Literal["leto"]
+    workload: Workload
+    protection: Protection
+    faults: Annotated[tuple[Fault, ...], Field(strict=False)] = ()
+    control: Control | None = None
+    expect: Expect
+
+    def resolved_yaml(self) -> str:
+        """The scenario with overrides and defaults written out; loads to an equal Scenario."""
+        plain = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        plain["protection"]["page"] = _size_text(self.protection.page)
+        return yaml.safe_dump(plain, sort_keys=False, width=120)
+
+
+def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario of a file with ``dotted.key=value`` overrides. Raises ScenarioError with every mistake found."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ScenarioError([f"{path}: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ScenarioError([f"{path}: not UTF-8 text"]) from None
+    return parse_scenario(text, str(path), overrides)
+
+
+def parse_scenario(text: str, file: str, overrides: Sequence[str] = ()) -> Scenario:
+    """Raises ScenarioError. ``file`` is only a name for messages."""
+    source = yaml_source.parse(text)
+    if source.mistakes:
+        raise ScenarioError([f"{file}:{line}: {what}" for line, what in source.mistakes])
+    origin = Origin(file, source)
+    for override in overrides:
+        origin.override(override)
+    contradictions = list(find_contradictions(source.data))
+    try:
+        scenario = Scenario.model_validate(source.data)
+    except ValidationError as error:
+        raise origin.error([*explain(error, Scenario), *contradictions]) from None
+    if contradictions:
+        raise origin.error(contradictions)
+    return scenario
+
+
+def _size_text(byte_count: int) -> str:
+    unit = next(u for u in reversed(_UNITS) if byte_count % _UNITS[u] == 0)
+    return f"{byte_count // _UNITS[unit]}{unit}"

@@ -1,0 +1,127 @@
+"""What the engine asks of a system under test.
+
+A target knows how to start a job, to look at its park words, and to hurt it. It decides nothing: when a fault fires, what
+counts as a hang and what the run is worth belong to the engine and the checkers. Events carry these fields (JSON values):
+
+    job-started                                       processes exist
+    ready       rank, pid, epoch                      the trainer attached and is about to compute
+    iteration   rank, iteration, loss                 results of the iteration are in the ledger; loss is float.hex
+    failure     rank, cause                           a trainer is gone or hangs
+    fenced      epoch, seconds                        no thread of an older epoch can write (INV-F)
+    decided     action, iteration, reason, epoch      one decision a failure (U21); epoch is the new one
+    resumed     rank, row, reason                     where the rank goes on (crash-point table)
+    recovered   epoch, seconds, action                every rank of the new epoch is training again
+    audit       rank, epoch, iteration, groups, tier1_wrong, tier2_wrong
+                                                      U55; of the last completed iteration; wrong ones are lists of groups
+    job-ended   status, reason                        the last event of every job; status is an Outcome's
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from chaos.schedule import Injection
+from leto.core.config import Workload
+from leto.core.events import Event
+from leto.core.geometry import Protection
+
+
+class FaultNotInjected(Exception):
+    """The target could not carry out a step of an injection; the run is invalid, whatever its numbers say."""
+
+
+class Updater(Enum):
+    """Who runs the update phase of a job."""
+
+    CHUNKS = "chunks"  # the resumable updater
+    NONE = "none"  # the control: update in place, encode afterwards (U52)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """One job to start. The reference ignores ``protection`` and never gets injections.
+
+    The job writes one ledger a rank, ``rank<N>.ledger`` in ``ledger_dir``, and everything else below ``output_dir``. Both
+    directories exist.
+    """
+
+    name: str
+    workload: Workload
+    protection: Protection
+    output_dir: Path
+    ledger_dir: Path
+    injections: tuple[Injection, ...] = ()
+    updater: Updater = Updater.CHUNKS
+    mutant: str | None = None  # a name of chaos.mutants
+
+
+class OutcomeStatus(Enum):
+    COMPLETED = "completed"
+    REFUSED = "refused"  # the system stopped by its own decision, with its reason (U54)
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended. ``reason`` is empty only when it completed."""
+
+    status: OutcomeStatus
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Residue:
+    """What a job left behind, one line each: processes, sockets, memory files, descriptors."""
+
+    leaks: tuple[str, ...] = ()
+
+
+class RunningJob(Protocol):
+    """A started job. Every method but ``next_event`` and ``finish`` returns at once."""
+
+    def next_event(self, timeout_s: float) -> Event | None:
+        """The next event in order, or None when none came in time. After ``job-ended`` it is always None."""
+        ...
+
+    def parked(self, injection: Injection) -> bool:
+        """True when the park word of the injection's rank holds its token (U50)."""
+        ...
+
+    def damage(self, injection: Injection) -> str:
+        """Destroy what the injection destroys besides the process and say what that was, "" when nothing.
+
+        Called once, while the rank is parked. Raises FaultNotInjected.
+        """
+        ...
+
+    def disarm(self, injection: Injection) -> None:
+        """Later processes of the job must not park at this injection: it fires once across restarts."""
+        ...
+
+    def kill(self, injection: Injection) -> None:
+        """SIGKILL the parked rank through its pidfd. Raises FaultNotInjected when it is not there to be killed."""
+        ...
+
+    def finish(self, timeout_s: float) -> Outcome:
+        """Wait for the orderly end. Called after ``job-ended``. Raises TimeoutError."""
+        ...
+
+    def close(self) -> Residue:
+        """Kill and reap whatever of the job still runs, free what it held, and say what it had not freed by itself.
+
+        Called exactly once for every started job, in whatever state it is. After an orderly end a process that is still alive
+        is a leak; of a job that was cut short only what survives ``close`` is one.
+        """
+        ...
+
+
+class Target(Protocol):
+    """A system under test or a reference. Constructed without arguments, starts one job at a time."""
+
+    def start(self, spec: RunSpec) -> RunningJob:
+        """Raises ConfigError when the spec names a model, data or precision the system does not have, JobError when the
+        job does not start; nothing is left behind in either case."""
+        ...

@@ -1,0 +1,231 @@
+"""The ledger: what every iteration computed, as digests, one file a rank.
+
+    {"schema": 1, "rank": 0, "world_size": 2, "slot_bytes": 8192, "names": [...]}\n     header, one JSON line
+    {"iteration": 1, "result": {...}, "digests": [...], "live": {...}}       ...\n     slot 1, padded with spaces
+    {"iteration": 2, ...                                                     ...\n     slot 2
+
+Slots are positional, so a record is written by one pwrite and writing iteration t again (which every recovery does, U28)
+replaces it. The header appears together with the first record, by rename: it is whole or absent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from leto.core.records import IterationResult, LiveState
+
+SCHEMA = 1
+_SLOT_QUANTUM_BYTES = 1024
+_SLOT_MARGIN_BYTES = 1024
+_MAX_HEADER_BYTES = 16 << 20
+
+
+class LedgerError(Exception):
+    """A ledger file is absent, torn or contradicts itself; the message names file and iteration."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Iteration t on one rank. ``state`` and ``live`` map names to digests."""
+
+    result: IterationResult
+    state: Mapping[str, str]
+    live: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """All records of one rank, by iteration."""
+
+    rank: int
+    world_size: int
+    names: tuple[str, ...]
+    records: Mapping[int, Record]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    schema: int
+    rank: int
+    world_size: int
+    slot_bytes: int
+    names: tuple[str, ...]
+
+    def to_line(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
+
+
+def ledger_path(directory: Path, rank: int) -> Path:
+    return directory / f"rank{rank}.ledger"
+
+
+def digest(data: npt.NDArray[np.uint8]) -> str:
+    """xxh3-128 of a contiguous flat uint8 view, in hex."""
+    return xxhash.xxh3_128_hexdigest(memoryview(data))
+
+
+def live_digests(live: LiveState) -> dict[str, str]:
+    """One digest per part of the live state; generators and mutable tensors one each."""
+    digests: dict[str, str] = {}
+    for field in fields(live):
+        value = getattr(live, field.name)
+        if field.name in ("generators", "mutable"):
+            digests.update({f"{field.name}/{name}": _digest_json(part) for name, part in value.items()})
+        else:
+            digests[field.name] = _digest_json(value)
+    return digests
+
+
+def _digest_json(value: Any) -> str:
+    plain = asdict(value) if hasattr(value, "__dataclass_fields__") else value
+    return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True).encode())
+
+
+class LedgerWriter:
+    """The one writer of a rank's ledger. Opening it again in a later epoch goes on with the same file.
+
+    What is written survives the death of the process (it is in the page cache), not that of the machine.
+    """
+
+    def __init__(self, path: Path, rank: int, world_size: int) -> None:
+        """Raises LedgerError when the file exists and belongs to another rank or world."""
+        self._path, self._rank, self._world_size = path, rank, world_size
+        self._header: _Header | None = None
+        self._file = -1
+        if path.exists():
+            self._attach(_read_header(path))
+
+    def write(self, result: IterationResult, state: Mapping[str, str], live: Mapping[str, str]) -> None:
+        """Record ``result.iteration``. Names and their order are those of the first record.
+
+        Raises LedgerError when the names differ from the header's or the record outgrew its slot.
+        """
+        names = tuple(state)
+        line = _record_line(result, state, live)
+        if self._header is None:
+            self._attach(self._create(names, len(line)))
+        header = self._header
+        assert header is not None
+        if names != header.names:
+            raise LedgerError(f"{self._path}: iteration {result.iteration} has other tensor names than the header")
+        if len(line) + 1 > header.slot_bytes:
+            raise LedgerError(
+                f"{self._path}: iteration {result.iteration} needs {len(line) + 1} bytes, a slot has {header.slot_bytes}"
+            )
+        offset = len(header.to_line()) + (result.iteration - 1) * header.slot_bytes
+        os.pwrite(self._file, line.ljust(header.slot_bytes - 1) + b"\n", offset)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _create(self, names: tuple[str, ...], line_bytes: int) -> _Header:
+        slot = -(-(line_bytes + _SLOT_MARGIN_BYTES) // _SLOT_QUANTUM_BYTES) * _SLOT_QUANTUM_BYTES
+        header = _Header(schema=SCHEMA, rank=self._rank, world_size=self._world_size, slot_bytes=slot, names=names)
+        whole = self._path.with_suffix(".new")
+        whole.write_bytes(header.to_line())
+        whole.replace(self._path)
+        return header
+
+    def _attach(self, header: _Header) -> None:
+        if (header.rank, header.world_size) != (self._rank, self._world_size):
+            raise LedgerError(f"{self._path}: belongs to rank {header.rank} of {header.world_size}")
+        self._header = header
+        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+
+
+class LedgerReader:
+    """Reads single records, also while the job still writes."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises LedgerError when there is no whole header."""
+        self.path = path
+        self.header = _read_header(path)
+        self._first_slot = len(self.header.to_line())
+
+    @property
+    def slot_count(self) -> int:
+        """Slots the file has room for; the last may be torn."""
+        return -(-(self.path.stat().st_size - self._first_slot) // self.header.slot_bytes)
+
+    def record(self, iteration: int) -> Record | None:
+        """The record, None when it was never written. Raises LedgerError when it is torn."""
+        with self.path.open("rb") as file:
+            file.seek(self._first_slot + (iteration - 1) * self.header.slot_bytes)
+            slot = file.read(self.header.slot_bytes)
+        if not slot.strip(b"\0"):
+            return None
+        if len(slot) != self.header.slot_bytes or slot[-1:] != b"\n":
+            raise LedgerError(f"{self.path}: the slot of iteration {iteration} is torn")
+        return self._parse(slot, iteration)
+
+    def _parse(self, slot: bytes, iteration: int) -> Record:
+        try:
+            raw = json.loads(slot)
+            record = Record(
+                result=IterationResult(**raw["result"]),
+                state=dict(zip(self.header.names, raw["digests"], strict=True)),
+                live=raw["live"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{self.path}: the slot of iteration {iteration} is torn: {error}") from None
+        if record.result.iteration != iteration:
+            raise LedgerError(f"{self.path}: the slot of iteration {iteration} holds iteration {record.result.iteration}")
+        return record
+
+
+def read_ledger(path: Path) -> Ledger:
+    """The whole ledger of one rank. Raises LedgerError for a torn slot and for a hole among written ones."""
+    reader = LedgerReader(path)
+    records: dict[int, Record] = {}
+    for iteration in range(1, reader.slot_count + 1):
+        record = reader.record(iteration)
+        if record is None:
+            raise LedgerError(f"{path}: the slot of iteration {iteration} was never written, later ones were")
+        records[iteration] = record
+    h = reader.header
+    return Ledger(rank=h.rank, world_size=h.world_size, names=h.names, records=records)
+
+
+def read_ledgers(directory: Path) -> dict[int, Ledger]:
+    """All ranks of one job, by rank. Raises LedgerError when a rank of the world has no ledger or a file is not whole."""
+    paths = sorted(directory.glob("rank*.ledger"))
+    if not paths:
+        raise LedgerError(f"{directory}: no ledgers")
+    ledgers = {ledger.rank: ledger for ledger in map(read_ledger, paths)}
+    world_size = next(iter(ledgers.values())).world_size
+    absent = sorted(set(range(world_size)) - set(ledgers))
+    if absent:
+        raise LedgerError(f"{directory}: no ledger of rank {absent[0]}")
+    return ledgers
+
+
+def _record_line(result: IterationResult, state: Mapping[str, str], live: Mapping[str, str]) -> bytes:
+    record = {"iteration": result.iteration, "result": asdict(result), "digests": list(state.values()), "live": dict(live)}
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _read_header(path: Path) -> _Header:
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_MAX_HEADER_BYTES)
+    except OSError as error:
+        raise LedgerError(f"{path}: {error.strerror}") from None
+    try:
+        raw = json.loads(line)
+        header = _Header(**{**raw, "names": tuple(raw["names"])})
+    except (ValueError, KeyError, TypeError):
+        raise LedgerError(f"{path}: no whole header") from None
+    if header.schema != SCHEMA:
+        raise LedgerError(f"{path}: schema {header.schema}, this version reads {SCHEMA}")
+    return header
