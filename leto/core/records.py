@@ -106,9 +106,7 @@ class Post:
 
     def next_header(self) -> Header:
         """HEADER(t+1), which FINISH and a lost HEADER build from POST(t) (U22)."""
-        return Header(
-            iteration=self.iteration + 1, layout_hash=self.layout_hash, live=self.next_live, previous=self.result
-        )
+        return Header(iteration=self.iteration + 1, layout_hash=self.layout_hash, live=self.next_live, previous=self.result)
 
 
 def encode_record(record: Header | Post, slot_bytes: int) -> bytes:

@@ -123,7 +123,7 @@ def resume_row(geometry: CodedGeometry, decision_action: Action, iteration: int,
     if progress.phase >= Phase.COMPLETE:
         return (
             Row.KEEP_BUILD_HEADER,
-            f"COMPLETE({target}) is durable, HEADER({target + 1}) is not: build it from POST({target})",
+            f"COMPLETE({target}) is durable: build HEADER({target + 1}) from POST({target})",
         )
     if progress.phase < Phase.BEGIN:
         return Row.RUN_WHOLE_UPDATE, f"{progress.describe()}: somebody began, its values are in POST({target})"
