@@ -1,5 +1,97 @@
-// Python bindings of the native host kernels: leto._kernels.
+// Python bindings: leto._kernels. Arguments are plain integers, so that every kernel runs without the GIL; the types and
+// meanings that Python sees are in leto/_kernels.pyi.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-NB_MODULE(_kernels, module) { module.doc() = "Native host kernels over page addresses."; }
+#include <tuple>
+
+#include "adam.h"
+#include "copy.h"
+#include "rs.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using leto::Address;
+using leto::Addresses;
+using leto::Indices;
+
+// (word address, token, progress)
+using ParkArgument = std::optional<std::tuple<Address, uint64_t, double>>;
+
+// (count, gradient address, clip, decay, first_weight, beta2, second_weight, root_divisor, eps, negative_step)
+using SegmentArgument = std::tuple<size_t, Address, std::optional<double>, std::optional<double>, double, double, double,
+                                   double, double, double>;
+
+std::optional<leto::Park> park_of(const ParkArgument& argument) {
+  if (!argument) return std::nullopt;
+  const auto& [word_address, token, progress] = *argument;
+  return leto::Park{word_address, token, progress};
+}
+
+leto::AdamSegment segment_of(const SegmentArgument& argument) {
+  const auto& [count, gradient, clip, decay, first_weight, beta2, second_weight, root_divisor, eps, negative_step] = argument;
+  const auto rounded = [](double value) { return static_cast<float>(value); };
+  return {count,
+          gradient,
+          {clip.has_value(), decay.has_value(), rounded(clip.value_or(1)), rounded(decay.value_or(1)), rounded(first_weight),
+           rounded(beta2), rounded(second_weight), rounded(root_divisor), rounded(eps), rounded(negative_step)}};
+}
+
+void copy_pages(const Addresses& source, const Addresses& target, size_t page_bytes, const ParkArgument& park) {
+  leto::copy_pages(source, target, page_bytes, park_of(park));
+}
+
+void xor_pages(const Addresses& source, Address target, size_t page_bytes, const ParkArgument& park) {
+  leto::xor_pages(source, target, page_bytes, park_of(park));
+}
+
+void encode(size_t page_bytes, uint32_t tier1_pages, const Indices& columns, const Addresses& data, const Addresses& target,
+            const ParkArgument& park) {
+  leto::encode({page_bytes, tier1_pages}, columns, data, target, park_of(park));
+}
+
+void update_parity(size_t page_bytes, uint32_t tier1_pages, const Indices& columns, const Addresses& undo,
+                   const Addresses& data, const Addresses& parity, const Addresses& target, const ParkArgument& park) {
+  leto::update_parity({page_bytes, tier1_pages}, columns, undo, data, parity, target, park_of(park));
+}
+
+int reconstruct(size_t page_bytes, uint32_t tier1_pages, const Indices& columns, const Addresses& data,
+                const Indices& lost_columns, const Addresses& target, const Indices& rows, const Addresses& parity) {
+  return leto::reconstruct({page_bytes, tier1_pages}, columns, data, lost_columns, target, rows, parity);
+}
+
+void adam(Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
+          bool fused_multiply_add, Address sqrt_function, const ParkArgument& park) {
+  leto::AdamChunk chunk{master, exp_avg, exp_avg_sq, {}, fused_multiply_add,
+                        reinterpret_cast<leto::SqrtFunction>(sqrt_function)};
+  for (const SegmentArgument& segment : segments) chunk.segments.push_back(segment_of(segment));
+  leto::adam(chunk, park_of(park));
+}
+
+}  // namespace
+
+NB_MODULE(_kernels, module) {
+  module.doc() = "Native host kernels over page addresses; every call releases the GIL.";
+  module.attr("row") = leto::row().name;
+  module.attr("adam_block") = leto::kAdamBlock;
+  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  module.def("copy_pages", &copy_pages, "source"_a, "target"_a, "page_bytes"_a, "park"_a.none() = nb::none(), unlocked);
+  module.def("xor_pages", &xor_pages, "source"_a, "target"_a, "page_bytes"_a, "park"_a.none() = nb::none(), unlocked);
+  module.def("equal_pages", &leto::equal_pages, "left"_a, "right"_a, "page_bytes"_a, unlocked);
+  module.def("fill", &leto::fill, "address"_a, "byte_count"_a, "pattern"_a, unlocked);
+  module.def("publish", &leto::publish, "addresses"_a, "value"_a, unlocked);
+  module.def("encode", &encode, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "data"_a, "target"_a,
+             "park"_a.none() = nb::none(), unlocked);
+  module.def("update_parity", &update_parity, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "undo"_a, "data"_a, "parity"_a,
+             "target"_a, "park"_a.none() = nb::none(), unlocked);
+  module.def("reconstruct", &reconstruct, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "data"_a, "lost_columns"_a,
+             "target"_a, "rows"_a, "parity"_a, unlocked);
+  module.def("adam", &adam, "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a,
+             "sqrt_function"_a, "park"_a.none() = nb::none(), unlocked);
+}

@@ -1,0 +1,71 @@
+#include "copy.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace leto {
+namespace {
+
+constexpr size_t kStripBytes = 4096;
+
+void xor_range(const Addresses& source, Address target, size_t first, size_t last) {
+  for (size_t strip = first; strip < last; strip += kStripBytes) {
+    const size_t bytes = std::min(kStripBytes, last - strip);
+    auto* __restrict sum = at<uint8_t>(target + strip);
+    std::memcpy(sum, at<uint8_t>(source[0] + strip), bytes);
+    for (size_t k = 1; k < source.size(); ++k) {
+      const auto* __restrict page = at<const uint8_t>(source[k] + strip);
+      for (size_t i = 0; i < bytes; ++i) sum[i] ^= page[i];
+    }
+  }
+}
+
+}  // namespace
+
+void copy_pages(const Addresses& source, const Addresses& target, size_t page_bytes, const std::optional<Park>& park) {
+  require(source.size() == target.size(), "copy_pages: source and target have different lengths");
+  run_parked(source.size() * page_bytes, park, [&](size_t first, size_t last) {
+    while (first < last) {
+      const size_t page = first / page_bytes, offset = first % page_bytes;
+      const size_t bytes = std::min(page_bytes - offset, last - first);
+      std::memcpy(at<void>(target[page] + offset), at<const void>(source[page] + offset), bytes);
+      first += bytes;
+    }
+  });
+}
+
+void xor_pages(const Addresses& source, Address target, size_t page_bytes, const std::optional<Park>& park) {
+  require(!source.empty(), "xor_pages: no source page");
+  run_parked(page_bytes, park, [&](size_t first, size_t last) { xor_range(source, target, first, last); });
+}
+
+std::vector<size_t> equal_pages(const Addresses& left, const Addresses& right, size_t page_bytes) {
+  require(left.size() == right.size(), "equal_pages: left and right have different lengths");
+  std::vector<size_t> different;
+  for (size_t k = 0; k < left.size(); ++k) {
+    if (std::memcmp(at<const void>(left[k]), at<const void>(right[k]), page_bytes) != 0) different.push_back(k);
+  }
+  return different;
+}
+
+void fill(Address address, size_t byte_count, uint32_t pattern) {
+  require(address % 4 == 0 && byte_count % 4 == 0, "fill: the range is not whole 32-bit words");
+  std::fill_n(at<uint32_t>(address), byte_count / 4, pattern);
+}
+
+void publish(const Addresses& addresses, uint64_t value) {
+  for (const Address address : addresses) require(address % 8 == 0, "publish: a word is not 8-byte aligned");
+  // A release store does not order streaming stores, which memcpy may use for large pages.
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (const Address address : addresses) __atomic_store_n(at<uint64_t>(address), value, __ATOMIC_RELEASE);
+}
+
+}  // namespace leto

@@ -1,0 +1,61 @@
+// One row per instruction set: the inner loops that have more than one implementation. The best row that this processor
+// supports is chosen once. A new instruction set adds files with its suffix and a row in rows.cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "pages.h"
+
+namespace leto {
+
+// targets[j] <- base[j] xor sum over k of matrix[k][j] * (sources[k] xor others[k]), over `words` 32-bit words.
+// `base` and `others` may be empty, meaning zeros. Targets must not overlap any input.
+struct Combination {
+  const uint32_t* matrix;  // [sources][targets]
+  const Addresses& sources;
+  const Addresses& others;
+  const Addresses& base;
+  const Addresses& targets;
+  size_t words;
+};
+
+inline constexpr int kMaxTargets = 16;
+inline constexpr int kAdamBlock = 1024;
+
+// AdamW scalars of one segment, each rounded to float once.
+struct AdamScalars {
+  bool has_clip, has_decay;
+  float clip, decay, first_weight, beta2, second_weight, root_divisor, eps, negative_step;
+};
+
+// At most kAdamBlock elements. `clipped` and `root` are scratch of that many.
+struct AdamBlock {
+  float *master, *exp_avg, *exp_avg_sq;
+  const float* gradient;
+  float *clipped, *root;
+  int count;
+};
+
+// void vmsSqrt(int n, const float* a, float* r, long long mode) of MKL, which ATen calls; null for the IEEE square root.
+using SqrtFunction = void (*)(int, const float*, float*, long long);
+
+// One AdamW step of a block in two halves, so that an armed call can park between them:
+//   begin    decays master, moves exp_avg; leaves the gradient that it used in `clipped`
+//   finish   moves exp_avg_sq and steps master
+struct AdamHalves {
+  void (*begin)(const AdamBlock&, const AdamScalars&);
+  void (*finish)(const AdamBlock&, const AdamScalars&, SqrtFunction);
+};
+
+struct Row {
+  const char* name;
+  bool (*supported)();
+  void (*combine)(const Combination&);
+  AdamHalves adam_separate;  // multiply and add round separately
+  AdamHalves adam_fused;     // fused multiply-add in the moments
+};
+
+const Row& row();
+
+}  // namespace leto
