@@ -2,63 +2,141 @@
 
 Two batches, because the sizes of the second are known only when the optimizer exists:
 
-    DDP built        buffer_allocations(ddp)     gradients/dense0, derived/dense0, gradients/expert0, ...
-                     bind_buffers(ddp, place)    parameters, gradients, buckets become views of the pool
-    optimizer built  coded_segments(session)     -> CodedGeometry -> leto.core.layout.updater_allocations
-                     bind_optimizer(session, place)   masters and moments become views of the coded arrays
+    DDP built        buffer_allocations(ddp, page_bytes)    gradients/dense0, derived/dense0, gradients/expert0, ...
+                     bind_buffers(ddp, place)               parameters, gradients and buckets become views of the pool
+    optimizer built  coded_segments(session)                -> CodedGeometry -> leto.core.layout.updater_allocations
+                     bind_optimizer(session, place)         masters and moments become views of the coded arrays
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from leto.core.geometry import GradientGeometry, Protection, Segment
-from leto.core.layout import Allocation
+from leto.core.geometry import CODED_ARRAYS, ELEMENT_BYTES, GradientGeometry, Page, Protection, Segment, pages_of_bytes
+from leto.core.layout import Allocation, PageClass
 from leto.megatron.training import TrainingSession
 
 Place = Callable[[str], npt.NDArray[np.uint8]]
-"""The pool's memory of an allocation, as a flat writable view of all its bytes; must outlive the session."""
+"""The pool's memory of an allocation: a flat writable view of all its bytes, which must outlive the session."""
+
+
+def _named_buffers(ddp: Any) -> Iterator[tuple[str, Any]]:
+    """Megatron's flat buffers with the names their allocations share: dense0, ..., expert0, ..."""
+    for kind, buffers in (("dense", ddp.buffers), ("expert", ddp.expert_parallel_buffers)):
+        for index, buffer in enumerate(buffers):
+            yield f"{kind}{index}", buffer
+
+
+def _gradients(name: str) -> str:
+    return f"gradients/{name}"
+
+
+def _derived(name: str) -> str:
+    return f"derived/{name}"
 
 
 def buffer_allocations(ddp: Any, page_bytes: int) -> tuple[Allocation, ...]:
     """Gradient and derived-parameter allocations of the model's buffers, in whole code pages."""
-    raise NotImplementedError
+
+    def whole_pages(tensor: torch.Tensor) -> int:
+        return -(-int(tensor.nbytes) // page_bytes) * page_bytes
+
+    allocations = []
+    for name, buffer in _named_buffers(ddp):
+        allocations += [
+            Allocation(name=_gradients(name), page_class=PageClass.GRADIENTS, byte_count=whole_pages(buffer.grad_data)),
+            Allocation(name=_derived(name), page_class=PageClass.DERIVED, byte_count=whole_pages(buffer.param_data)),
+        ]
+    return tuple(allocations)
 
 
 def bind_buffers(ddp: Any, place: Place, *, initial: bool) -> None:
-    """Parameters and gradients become views of the pool.
+    """Parameters and gradients become views of the pool; call it between DDP and optimizer.
 
-    ``initial`` copies the model's values in; else retained values win and only the padding, which derives from nothing, is
-    zeroed (U31).
+    ``initial`` copies the model's values in. Otherwise the retained memory may hold anything at all: it is zeroed, padding
+    included, because casting and gathering the masters fills all of it but the padding (U22, U31). Gradients are left as
+    they are: finishing an update reads them.
     """
-    raise NotImplementedError
+    for name, buffer in _named_buffers(ddp):
+        parameters = _view(place(_derived(name)), buffer.param_data)
+        if initial:
+            parameters.copy_(buffer.param_data)
+        else:
+            parameters.zero_()
+        _rebind(buffer, parameters, _view(place(_gradients(name)), buffer.grad_data))
+
+
+def _view(memory: npt.NDArray[np.uint8], like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(memory[: like.nbytes]).view(like.dtype)
+
+
+def _rebind(buffer: Any, parameters: torch.Tensor, gradients: torch.Tensor) -> None:
+    """Everything that Megatron made a view of the old storage: the buffer, its parameters, its buckets."""
+    buffer.param_data, buffer.grad_data = parameters, gradients
+    for parameter in buffer.params:
+        first, stop, _ = buffer.param_index_map[parameter]
+        parameter.data = parameters[first:stop].view(parameter.shape)
+        parameter.main_grad = gradients[first:stop].view(parameter.shape)
+    for bucket in buffer.buckets:
+        first, stop = buffer.bucket_indices[bucket.bucket_id]
+        bucket.param_data, bucket.grad_data = parameters[first:stop], gradients[first:stop]
 
 
 def coded_segments(session: TrainingSession) -> tuple[Segment, ...]:
     """The flat coded arrays cut along parameters, in bucket-shard order over all chained optimizers."""
-    raise NotImplementedError
-
-
-def gradient_geometry(session: TrainingSession, protection: Protection) -> GradientGeometry:
-    """The pages of the gradient allocations that hold owned shards (U11). Gradient buffers must be bound."""
-    raise NotImplementedError
+    segments: list[Segment] = []
+    first = 0
+    for shard in session.shards:
+        segments.append(
+            Segment(name=shard.name, first=first, count=shard.count, optimizer=shard.optimizer, param_group=shard.param_group)
+        )
+        first += shard.count
+    return tuple(segments)
 
 
 def bind_optimizer(session: TrainingSession, place: Place, *, initial: bool) -> None:
-    """Masters and moments become views of the coded arrays. ``initial`` copies the session's values in, else retained ones win."""
-    raise NotImplementedError
+    """Masters and moments become views of the coded arrays. ``initial`` copies the session's values in, else retained ones win.
+
+    The arrays' padding is not touched: the pool hands it out zeroed and no chunk changes it.
+    """
+    arrays = {name: torch.from_numpy(place(name)).view(torch.float32) for name in CODED_ARRAYS}
+    for shard, segment in zip(session.shards, coded_segments(session), strict=True):
+        moments = shard.moments
+        for name, array in arrays.items():
+            tensor = shard.master if name == "master" else moments[name]
+            retained = array[segment.first : segment.stop].view(tensor.shape)
+            if initial:
+                retained.copy_(tensor)
+            tensor.data = retained
+
+
+def gradient_geometry(session: TrainingSession, protection: Protection) -> GradientGeometry:
+    """The pages of the gradient allocations that hold owned shards, in the order of the allocations (U11)."""
+    pages: dict[Page, None] = {}  # neighbours share pages; a dict keeps the order
+    for name, buffer in _named_buffers(session.ddp):
+        for shard in session.shards:
+            offset = shard.gradient.data_ptr() - buffer.grad_data.data_ptr()
+            if 0 <= offset < buffer.grad_data.nbytes:
+                touched = pages_of_bytes(_gradients(name), offset, shard.gradient.nbytes, protection.page_bytes)
+                pages |= dict.fromkeys(touched)
+    return GradientGeometry(protection=protection, pages=tuple(pages))
 
 
 class GradientAddresses:
-    """Where the update finds the gradient of a segment (the owned, reduced fp32 shard)."""
+    """Where the update finds the gradients of a segment: the owned, reduced fp32 shard, which it must not change."""
 
     def __init__(self, session: TrainingSession) -> None:
-        raise NotImplementedError
+        segments = coded_segments(session)
+        self._base = {
+            segment.name: shard.gradient.data_ptr() - ELEMENT_BYTES * segment.first
+            for shard, segment in zip(session.shards, segments, strict=True)
+        }
 
-    def address(self, segment: Segment) -> int:
-        """Address of the gradient of ``segment.first``; ``segment`` may be clipped to a chunk."""
-        raise NotImplementedError
+    def of(self, segment: Segment) -> int:
+        """Address of the gradient of element ``segment.first``; ``segment`` may be clipped to a chunk."""
+        return int(self._base[segment.name] + ELEMENT_BYTES * segment.first)

@@ -1,0 +1,119 @@
+"""Megatron's objects for a model of leto.megatron.models: every setting that is not Megatron's default, in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from leto.core.config import Workload
+from leto.megatron import mcore
+from leto.megatron.models import ModelSpec
+
+
+def transformer_config(spec: ModelSpec, workload: Workload) -> Any:
+    return mcore.TransformerConfig(
+        num_layers=spec.layers,
+        hidden_size=spec.hidden,
+        num_attention_heads=spec.heads,
+        normalization="RMSNorm",
+        qk_layernorm=True,
+        gated_linear_unit=True,
+        activation_func=torch.nn.functional.silu,
+        add_bias_linear=False,
+        hidden_dropout=spec.dropout,
+        attention_dropout=spec.dropout,
+        attention_softmax_in_fp32=True,
+        init_method_std=spec.init_std,
+        bf16=True,
+        params_dtype=torch.bfloat16,
+        pipeline_dtype=torch.bfloat16,
+        deterministic_mode=True,
+        num_moe_experts=spec.experts,
+        moe_ffn_hidden_size=spec.expert_ffn,
+        moe_router_topk=spec.experts_per_token,
+        moe_router_score_function="sigmoid",
+        moe_router_enable_expert_bias=True,
+        moe_router_load_balancing_type="aux_loss",
+        moe_router_dtype="fp32",
+        moe_aux_loss_coeff=spec.aux_loss,
+        moe_token_dispatcher_type="alltoall",
+        expert_model_parallel_size=workload.expert_parallel,
+        # Fusions are CUDA kernels.
+        bias_activation_fusion=False,
+        bias_dropout_fusion=False,
+        masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False,
+        moe_grouped_gemm=False,
+    )
+
+
+def gpt_model(spec: ModelSpec, config: Any) -> Any:
+    """The bare model, in bf16; parameter and buffer names are its own, without the prefixes of wrappers."""
+    layers = mcore.get_gpt_layer_local_spec(
+        num_experts=spec.experts, moe_grouped_gemm=False, qk_layernorm=True, normalization=config.normalization
+    )
+    model = mcore.GPTModel(
+        config,
+        layers,
+        vocab_size=spec.vocabulary,
+        max_sequence_length=spec.sequence,
+        parallel_output=True,
+        position_embedding_type="rope",
+        share_embeddings_and_output_weights=False,
+    )
+    model.model_type = mcore.ModelType.encoder_or_decoder
+    for parameter in model.parameters():
+        mcore.tensor_parallel.set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)
+    return model
+
+
+def data_parallel(config: Any, model: Any) -> Any:
+    """DistributedDataParallel with all parameters and gradients in flat buffers, one set dense and one set expert."""
+    ddp_config = mcore.DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=True, check_for_nan_in_grad=True
+    )
+    return mcore.DistributedDataParallel(config=config, ddp_config=ddp_config, module=mcore.Float16Module(config, model))
+
+
+def optimizer(spec: ModelSpec, ddp: Any) -> Any:
+    """Megatron's ChainedOptimizer: a DistributedOptimizer over torch's AdamW for dense, another for expert parameters."""
+    config = mcore.OptimizerConfig(
+        optimizer="adam",
+        lr=spec.max_learning_rate,
+        min_lr=spec.min_learning_rate,
+        weight_decay=spec.end_weight_decay,
+        adam_beta1=spec.adam_betas[0],
+        adam_beta2=spec.adam_betas[1],
+        bf16=True,
+        params_dtype=torch.bfloat16,
+        clip_grad=spec.clip,
+        use_distributed_optimizer=True,
+    )
+    chained = mcore.get_megatron_optimizer(config, [ddp], use_gloo_process_groups=False)
+    assert not any(one.grad_scaler for one in chained.chained_optimizers), "bf16 trains without a loss scaler"
+    return chained
+
+
+def scheduler(spec: ModelSpec, workload: Workload, chained: Any) -> Any:
+    """Linear warm-up, then cosine to the last iteration; weight decay rises linearly. Counted in samples, as Megatron does."""
+    samples = workload.iterations * spec.global_batch
+    return mcore.OptimizerParamScheduler(
+        chained,
+        init_lr=spec.min_learning_rate,
+        max_lr=spec.max_learning_rate,
+        min_lr=spec.min_learning_rate,
+        lr_warmup_steps=int(samples * spec.warmup_fraction),
+        lr_decay_steps=samples,
+        lr_decay_style="cosine",
+        start_wd=spec.start_weight_decay,
+        end_wd=spec.end_weight_decay,
+        wd_incr_steps=samples,
+        wd_incr_style="linear",
+    )
+
+
+def connect(config: Any, chained: Any) -> None:
+    """What Megatron's schedule calls back into."""
+    config.finalize_model_grads_func = mcore.finalize_model_grads
+    config.grad_scale_func = chained.scale_loss

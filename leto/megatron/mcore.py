@@ -1,0 +1,49 @@
+"""Everything that Leto uses of megatron-core, imported in the only order that works: the CPU shim first.
+
+The one module that imports megatron, so that no other can get the order wrong. Importing it takes a second or two and
+starts no thread and no process group.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from leto.megatron import cpu_shim
+
+cpu_shim.install_without_cuda()
+
+with warnings.catch_warnings():
+    # Printed by six modules at import wherever Transformer Engine is missing, which on CPU is always.
+    warnings.filterwarnings("ignore", message=r"(Transformer Engine and )?Apex (is|are) not installed", category=UserWarning)
+
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+    from megatron.core.tokenizers.text.libraries.bytelevel_tokenizer import ByteLevelTokenizer
+    from megatron.core.transformer.enums import ModelType
+    from megatron.core.transformer.module import Float16Module
+    from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+__all__ = [
+    "ByteLevelTokenizer",
+    "DistributedDataParallel",
+    "DistributedDataParallelConfig",
+    "Float16Module",
+    "GPTModel",
+    "ModelType",
+    "OptimizerConfig",
+    "OptimizerParamScheduler",
+    "TransformerConfig",
+    "finalize_model_grads",
+    "get_forward_backward_func",
+    "get_gpt_layer_local_spec",
+    "get_megatron_optimizer",
+    "get_moe_layer_wise_logging_tracker",
+    "parallel_state",
+    "tensor_parallel",
+]

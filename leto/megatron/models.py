@@ -1,0 +1,99 @@
+"""The models that can be trained, by name, with the recipe that goes with each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leto.core.config import Workload
+from leto.core.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model and its recipe. Sizes in elements, batch sizes in samples, ``global_batch`` over all ranks."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    expert_ffn: int
+    experts: int
+    experts_per_token: int
+    sequence: int
+    vocabulary: int
+    micro_batch: int
+    global_batch: int
+    dropout: float
+    aux_loss: float
+    init_std: float
+    max_learning_rate: float
+    min_learning_rate: float
+    start_weight_decay: float
+    end_weight_decay: float
+    adam_betas: tuple[float, float]
+    clip: float
+    warmup_fraction: float
+
+    def micro_batches(self, data_parallel: int) -> int:
+        """Micro-batches of one rank in one iteration."""
+        return self.global_batch // (self.micro_batch * data_parallel)
+
+
+# A scale model of OLMoE (paper A.1): RMSNorm, SwiGLU experts, query and key norms, untied embeddings; with the sigmoid router
+# of DeepSeek-V3, because the bias that balances it is state that the compute phase changes (U30). The recipe is the
+# paper's with three exceptions. The learning rate is ten times larger, as fits a model this small. Weight decay rises to
+# the paper's 0.1 instead of resting there, so that a recovery with a stale value shows in the bits. Clipping is at 0.01,
+# below every gradient norm of this model, so that it is always active.
+_OLMOE_TINY = ModelSpec(
+    name="olmoe-tiny",
+    layers=2,
+    hidden=128,
+    heads=4,
+    expert_ffn=128,
+    experts=8,
+    experts_per_token=2,
+    sequence=64,
+    vocabulary=256,
+    micro_batch=2,
+    global_batch=8,
+    dropout=0.1,
+    aux_loss=0.01,
+    init_std=0.006,
+    max_learning_rate=2.2e-3,
+    min_learning_rate=2.2e-4,
+    start_weight_decay=0.01,
+    end_weight_decay=0.1,
+    adam_betas=(0.9, 0.95),
+    clip=0.01,
+    warmup_fraction=0.1,
+)
+
+MODELS = {spec.name: spec for spec in (_OLMOE_TINY,)}
+DATA_SETS = ("shakespeare",)
+
+
+def model_spec(workload: Workload) -> ModelSpec:
+    """The workload's model. Raises ConfigError when it is unknown or cannot be trained the way the workload says."""
+    spec = MODELS.get(workload.model)
+    if spec is None:
+        raise ConfigError(f"model: unknown model {workload.model!r}; known: {', '.join(sorted(MODELS))}")
+    if workload.data not in DATA_SETS:
+        raise ConfigError(f"data: unknown data set {workload.data!r}; known: {', '.join(DATA_SETS)}")
+    if workload.precision != "bf16":
+        raise ConfigError(f"precision: {workload.precision!r} is not supported; supported: bf16")
+    if workload.iterations < 1:
+        raise ConfigError(f"iterations: {workload.iterations} is not positive")
+    _check_parallel(spec, workload.data_parallel, workload.expert_parallel)
+    return spec
+
+
+def _check_parallel(spec: ModelSpec, data_parallel: int, expert_parallel: int) -> None:
+    if data_parallel < 1 or spec.global_batch % (spec.micro_batch * data_parallel):
+        raise ConfigError(
+            f"parallel.dp: {data_parallel} ranks cannot share {spec.name}'s global batch of {spec.global_batch} samples"
+            f" in micro-batches of {spec.micro_batch}"
+        )
+    if expert_parallel < 1 or data_parallel % expert_parallel:
+        raise ConfigError(f"parallel.ep: {expert_parallel} does not divide the {data_parallel} data-parallel ranks")
+    if spec.experts % expert_parallel:
+        raise ConfigError(f"parallel.ep: {expert_parallel} does not divide the {spec.experts} experts of {spec.name}")
