@@ -70,7 +70,7 @@ def ledger_path(directory: Path, rank: int) -> Path:
 
 def digest(data: npt.NDArray[np.uint8]) -> str:
     """xxh3-128 of a contiguous flat uint8 view, in hex."""
-    return xxhash.xxh3_128_hexdigest(memoryview(data))
+    return xxhash.xxh3_128_hexdigest(data.data)
 
 
 def live_digests(live: LiveState) -> dict[str, str]:
@@ -100,6 +100,7 @@ class LedgerWriter:
         """Raises LedgerError when the file exists and belongs to another rank or world."""
         self._path, self._rank, self._world_size = path, rank, world_size
         self._header: _Header | None = None
+        self._first_slot = 0
         self._file = -1
         if path.exists():
             self._attach(_read_header(path))
@@ -121,7 +122,7 @@ class LedgerWriter:
             raise LedgerError(
                 f"{self._path}: iteration {result.iteration} needs {len(line) + 1} bytes, a slot has {header.slot_bytes}"
             )
-        offset = len(header.to_line()) + (result.iteration - 1) * header.slot_bytes
+        offset = self._first_slot + (result.iteration - 1) * header.slot_bytes
         os.pwrite(self._file, line.ljust(header.slot_bytes - 1) + b"\n", offset)
 
     def close(self) -> None:
@@ -140,7 +141,7 @@ class LedgerWriter:
     def _attach(self, header: _Header) -> None:
         if (header.rank, header.world_size) != (self._rank, self._world_size):
             raise LedgerError(f"{self._path}: belongs to rank {header.rank} of {header.world_size}")
-        self._header = header
+        self._header, self._first_slot = header, len(header.to_line())
         self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
 
 
@@ -184,30 +185,34 @@ class LedgerReader:
         return record
 
 
-def read_ledger(path: Path) -> Ledger:
-    """The whole ledger of one rank. Raises LedgerError for a torn slot and for a hole among written ones."""
+def read_ledger(path: Path, *, cut_short: bool = False) -> Ledger:
+    """The ledger of one rank. Raises LedgerError for a torn slot and for a hole among written ones.
+
+    The writer of a job that was ``cut_short`` may have died anywhere: its ledger ends before the first such slot.
+    """
     reader = LedgerReader(path)
     records: dict[int, Record] = {}
     for iteration in range(1, reader.slot_count + 1):
-        record = reader.record(iteration)
-        if record is None:
-            raise LedgerError(f"{path}: the slot of iteration {iteration} was never written, later ones were")
+        try:
+            record = reader.record(iteration)
+            if record is None:
+                raise LedgerError(f"{path}: the slot of iteration {iteration} was never written, later ones were")
+        except LedgerError:
+            if cut_short:
+                break
+            raise
         records[iteration] = record
     h = reader.header
     return Ledger(rank=h.rank, world_size=h.world_size, names=h.names, records=records)
 
 
-def read_ledgers(directory: Path) -> dict[int, Ledger]:
-    """All ranks of one job, by rank. Raises LedgerError when a rank of the world has no ledger or a file is not whole."""
+def read_ledgers(directory: Path, *, cut_short: bool = False) -> dict[int, Ledger]:
+    """All ranks of one job, by rank. Raises LedgerError when a file is not whole.
+
+    Which ranks and iterations ought to be there is the comparison's question.
+    """
     paths = sorted(directory.glob("rank*.ledger"))
-    if not paths:
-        raise LedgerError(f"{directory}: no ledgers")
-    ledgers = {ledger.rank: ledger for ledger in map(read_ledger, paths)}
-    world_size = next(iter(ledgers.values())).world_size
-    absent = sorted(set(range(world_size)) - set(ledgers))
-    if absent:
-        raise LedgerError(f"{directory}: no ledger of rank {absent[0]}")
-    return ledgers
+    return {ledger.rank: ledger for ledger in (read_ledger(path, cut_short=cut_short) for path in paths)}
 
 
 def _record_line(result: IterationResult, state: Mapping[str, str], live: Mapping[str, str]) -> bytes:

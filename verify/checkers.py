@@ -1,0 +1,222 @@
+"""One invariant each, judged on recorded history; never on live state.
+
+A checker answers true, false, or unknown when the history does not reach far enough to tell. The reason is for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from verify.compare import Comparison
+from verify.history import Entry
+
+COMPLETED = "completed"
+
+
+class Judgement(Enum):
+    TRUE = "true"
+    FALSE = "false"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    name: str
+    judgement: Judgement
+    reason: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """One recovery as witnessed: every entry from the first failure to the end of it."""
+
+    epoch: int
+    action: str
+    seconds: float
+    entries: tuple[Entry, ...]
+
+    def first(self, name: str) -> Entry | None:
+        return next((e for e in self.entries if e.name == name), None)
+
+    def all(self, name: str) -> tuple[Entry, ...]:
+        return tuple(e for e in self.entries if e.name == name)
+
+
+def recoveries_in(history: Sequence[Entry]) -> tuple[Recovery, ...]:
+    """Finished recoveries in order. What lies before the first failure or between two recoveries belongs to none."""
+    found: list[Recovery] = []
+    open_entries: list[Entry] | None = None
+    for entry in history:
+        if entry.name in ("failure", "killed") and open_entries is None:
+            open_entries = []
+        if open_entries is not None:
+            open_entries.append(entry)
+        if entry.name == "recovered":
+            f = entry.fields
+            whole = tuple(open_entries or (entry,))
+            found.append(Recovery(epoch=f["epoch"], action=f["action"], seconds=f["seconds"], entries=whole))
+            open_entries = None
+    return tuple(found)
+
+
+def outcome_in(history: Sequence[Entry]) -> tuple[str, str]:
+    """(status, reason) of a job; ("absent", ...) when it was never started."""
+    entry = next((e for e in history if e.name == "outcome"), None)
+    return (entry.fields["status"], entry.fields["reason"]) if entry else ("absent", "it was not started")
+
+
+def reference_equals_itself(first: Sequence[Entry], again: Sequence[Entry], comparison: Comparison | None) -> CheckResult:
+    """A/A: without it no difference means anything. False and unknown both end in "unknown"."""
+    name = "reference-equal"
+    for label, history in (("reference", first), ("second reference", again)):
+        status, reason = outcome_in(history)
+        if status != COMPLETED:
+            return _unknown(name, f"the {label} did not complete: {status}: {reason}")
+    if comparison is None:
+        return _unknown(name, "the references left no ledgers that can be read")
+    if comparison.first is not None:
+        return _false(name, f"the reference does not equal itself: {comparison.first.describe()}")
+    return _true(name, f"two references are equal: {comparison.describe()}")
+
+
+def faults_fired(history: Sequence[Entry]) -> CheckResult:
+    """Every planned injection was seen parked, recorded and killed exactly once, in this order."""
+    name = "faults-fired"
+    planned = {e.fields["token"]: e.fields for e in history if e.name == "planned"}
+    silent = [token for token in planned if _steps_of(history, token) != ["parked", "fired", "killed"]]
+    details = {"planned": len(planned), "fired": len(planned) - len(silent)}
+    if not silent:
+        return _true(name, f"{len(planned)} of {len(planned)} faults fired where they were aimed", details)
+    fault = planned[silent[0]]
+    label = f"{fault['fault_id']} #{fault['occurrence']} (iteration {fault['iteration']} rank {fault['rank']})"
+    missed = next((e.fields["reason"] for e in history if e.name == "missed" and e.fields["token"] == silent[0]), "")
+    reason = f"{len(silent)} of {len(planned)} faults did not fire, first {label}{': ' + missed if missed else ''}"
+    return _false(name, reason, details)
+
+
+def _steps_of(history: Sequence[Entry], token: int) -> list[str]:
+    steps = ("parked", "fired", "killed")
+    return [e.name for e in history if e.name in steps and e.fields["token"] == token]
+
+
+def recoveries_witnessed(history: Sequence[Entry], expected: int, rule: str | None) -> CheckResult:
+    """As many recoveries as expected, each by the expected rule, each with its failure, fence and decision."""
+    name = "recoveries"
+    found = recoveries_in(history)
+    for number, recovery in enumerate(found, start=1):
+        absent = [n for n in ("failure", "fenced", "decided") if recovery.first(n) is None]
+        if absent:
+            return _false(name, f"recovery {number} ended without a '{absent[0]}' event")
+        decided = recovery.all("decided")[-1].fields
+        if decided["action"] != recovery.action or decided["epoch"] != recovery.epoch:
+            return _false(name, f"recovery {number} did not do what was decided: {decided['action']} {decided['iteration']}")
+        if rule is not None and recovery.action != rule:
+            return _false(name, f"recovery {number} went by {recovery.action}, expected {rule}: {decided['reason']}")
+    if len(found) == expected:
+        by = f" by {rule}" if rule and expected else ""
+        return _true(name, f"{expected} of {expected} recoveries{by}", {"recoveries": expected})
+    reason = f"{len(found)} recoveries, expected {expected}"
+    status, why = outcome_in(history)
+    if len(found) < expected and status != COMPLETED:
+        return _unknown(name, f"{reason}; the run ended early: {why}")
+    return _false(name, reason)
+
+
+def exact(comparison: Comparison | None, history: Sequence[Entry]) -> CheckResult:
+    """Loss and state of every rank at every iteration equal the reference. A run cut short is judged as far as it came."""
+    name = "exact"
+    if comparison is None:
+        return _unknown(name, f"no ledgers to compare: {outcome_in(history)[1]}")
+    details = {"loss_exact": comparison.loss_exact, "state_exact": comparison.state_exact}
+    if comparison.first is None:
+        return _true(name, comparison.describe(), details)
+    status, why = outcome_in(history)
+    if status != COMPLETED and comparison.first.iteration > comparison.compared:
+        return _unknown(name, f"{comparison.describe()}; the run ended early: {why}", details)
+    return _false(name, f"first divergence: {comparison.first.describe()}; {comparison.describe()}", details)
+
+
+def control_diverged(history: Sequence[Entry]) -> CheckResult:
+    """The same faults without the resumable updater must be seen to do harm, or the scenario shows nothing."""
+    name = "control"
+    diverged = next((e for e in history if e.name == "diverged"), None)
+    if diverged is not None:
+        return _true(name, f"without the updater it diverges: {diverged.fields['what']}")
+    status, reason = outcome_in(history)
+    if status == COMPLETED:
+        return _false(name, "the control equals the reference: these faults harm nothing, so passing shows nothing")
+    return _unknown(name, f"the control neither diverged nor completed: {reason}")
+
+
+def parity_equal(history: Sequence[Entry], world_size: int, iterations: int) -> CheckResult:
+    """U55: after every recovery and at the end, on every rank, both tiers equal a re-encoding of their data."""
+    name = "parity"
+    audits = [e.fields for e in history if e.name == "audit"]
+    for a in audits:
+        if a["tier1_wrong"] or a["tier2_wrong"]:
+            wrong = f"tier 1 of groups {a['tier1_wrong']}, tier 2 of groups {a['tier2_wrong']}"
+            return _false(name, f"stale parity on rank {a['rank']} after iteration {a['iteration']}: {wrong}")
+    seen = {(a["rank"], a["epoch"]) for a in audits}
+    for recovery in recoveries_in(history):
+        for rank in range(world_size):
+            if (rank, recovery.epoch) not in seen:
+                return _unknown(name, f"rank {rank} did not audit its parity after the recovery of epoch {recovery.epoch}")
+    at_end = {a["rank"] for a in audits if a["iteration"] >= iterations}
+    absent = sorted(set(range(world_size)) - at_end)
+    if absent:
+        return _unknown(name, f"rank {absent[0]} did not audit its parity at the end")
+    return _true(name, f"both tiers equal a re-encoding in {len(audits)} of {len(audits)} audits", {"audits": len(audits)})
+
+
+def completed(history: Sequence[Entry]) -> CheckResult:
+    """The run came to its last iteration; a run that the bench stopped for a fault that did not fire is not judged."""
+    name = "completed"
+    status, reason = outcome_in(history)
+    if status == COMPLETED:
+        return _true(name, "the run completed")
+    if status in ("missed", "absent"):
+        return _unknown(name, f"the run was stopped: {reason}")
+    return _false(name, f"{status}: {reason}")
+
+
+def in_time(history: Sequence[Entry], deadline_s: float) -> CheckResult:
+    """Each recovery ended within ``deadline_s`` of the last kill before it."""
+    name = "deadline"
+    killed: Entry | None = None
+    slowest = 0.0
+    for entry in history:
+        if entry.name == "killed":
+            killed = entry
+        if entry.name == "recovered" and killed is not None:
+            slowest = max(slowest, entry.elapsed_s - killed.elapsed_s)
+            killed = None
+    if slowest > deadline_s:
+        return _false(name, f"a recovery took {slowest:.2f} s, allowed are {deadline_s:g} s")
+    if killed is not None:
+        return _false(name, f"no recovery followed {killed.fields['label']} within {deadline_s:g} s")
+    return _true(name, f"the slowest recovery took {slowest:.2f} s of {deadline_s:g} s", {"slowest_s": slowest})
+
+
+def no_residue(history: Sequence[Entry]) -> CheckResult:
+    """No job left a process, socket, memory file or descriptor. Judges the journal of all jobs together."""
+    name = "residue"
+    leaks = [f"{e.job}: {leak}" for e in history if e.name == "residue" for leak in e.fields["leaks"]]
+    if leaks:
+        return _false(name, f"{len(leaks)} left behind, first {leaks[0]}", {"leaks": leaks})
+    return _true(name, "nothing was left behind")
+
+
+def _true(name: str, reason: str, details: Mapping[str, Any] | None = None) -> CheckResult:
+    return CheckResult(name=name, judgement=Judgement.TRUE, reason=reason, details=details or {})
+
+
+def _false(name: str, reason: str, details: Mapping[str, Any] | None = None) -> CheckResult:
+    return CheckResult(name=name, judgement=Judgement.FALSE, reason=reason, details=details or {})
+
+
+def _unknown(name: str, reason: str, details: Mapping[str, Any] | None = None) -> CheckResult:
+    return CheckResult(name=name, judgement=Judgement.UNKNOWN, reason=reason, details=details or {})

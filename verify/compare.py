@@ -1,0 +1,145 @@
+"""Two runs, bit for bit: every loss, every tensor and all live state, of every rank at every iteration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from leto.core.geometry import CODED_ARRAYS
+from verify.bits import bits_of, ulp_distance
+from verify.ledger import Ledger, Record
+
+
+class Kind(IntEnum):
+    """What diverged, most telling first: causes before what is derived from them."""
+
+    MISSING = 0  # no record, or a record of an iteration that should not exist
+    NAMES = 1  # the two runs do not even hold the same tensors
+    LOSS = 2
+    RESULT = 3  # gradient norm, skipped
+    CODED = 4  # masters and moments
+    STATE = 5  # any other tensor, like the step counters
+    LIVE = 6  # generators, cursor, scheduler, enrolled buffers
+    DERIVED = 7  # parameters in training precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """One place where two runs differ. ``expected`` and ``actual`` are text: float.hex, a digest, or what is missing."""
+
+    iteration: int
+    rank: int
+    kind: Kind
+    name: str
+    expected: str
+    actual: str
+
+    def describe(self) -> str:
+        return (
+            f"iteration {self.iteration}, rank {self.rank}, {self.name}: {self.actual}, expected {self.expected}{self._ulp()}"
+        )
+
+    def _ulp(self) -> str:
+        if self.name not in _FLOATS or not (self.expected and self.actual):
+            return ""
+        distance = ulp_distance(float.fromhex(self.expected), float.fromhex(self.actual))
+        return " (not a number)" if distance is None else f" ({distance} ULP)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Iterations count as exact only when every rank is."""
+
+    iterations: int
+    compared: int  # iterations of which both runs have all ranks
+    loss_exact: int
+    state_exact: int
+    first: Divergence | None
+
+    @property
+    def equal(self) -> bool:
+        return self.first is None
+
+    def describe(self) -> str:
+        n = self.iterations
+        return f"loss exact at {self.loss_exact} of {n}, state exact at {self.state_exact} of {n}"
+
+
+_FLOATS = ("loss", "grad_norm")
+_LOSS_KINDS = (Kind.MISSING, Kind.LOSS)
+
+
+def compare_runs(expected: Mapping[int, Ledger], actual: Mapping[int, Ledger], iterations: int) -> Comparison:
+    """All ranks of both runs at iterations 1 to ``iterations``, and nothing may lie beyond.
+
+    ``first`` is the least of (iteration, rank, kind, name).
+    """
+    ranks = sorted({*expected, *actual}) or [0]
+    last = max([iterations, *(t for run in (expected, actual) for ledger in run.values() for t in ledger.records)])
+    first: Divergence | None = None
+    compared = loss_exact = state_exact = 0
+    for t in range(1, last + 1):
+        found = [d for rank in ranks for d in compare_records(_record(expected, rank, t), _record(actual, rank, t), t, rank)]
+        first = first or next(iter(found), None)
+        if t <= iterations:
+            compared += not any(d.kind is Kind.MISSING for d in found)
+            loss_exact += not any(d.kind in _LOSS_KINDS for d in found)
+            state_exact += all(d.kind is Kind.LOSS for d in found)
+    return Comparison(iterations=iterations, compared=compared, loss_exact=loss_exact, state_exact=state_exact, first=first)
+
+
+def compare_records(expected: Record | None, actual: Record | None, iteration: int, rank: int) -> Iterator[Divergence]:
+    """Every difference of one iteration on one rank, ordered by kind, then name. Absent on both sides is a difference too."""
+    if expected is None or actual is None:
+        yield Divergence(
+            iteration=iteration,
+            rank=rank,
+            kind=Kind.MISSING,
+            name="record",
+            expected="a record" if expected else "no record",
+            actual="a record" if actual else "no record",
+        )
+        return
+    found = [*_results(expected, actual), *_digests(expected, actual)]
+    for kind, name, wanted, got in sorted(found):
+        yield Divergence(iteration=iteration, rank=rank, kind=kind, name=name, expected=wanted, actual=got)
+
+
+_Found = tuple[Kind, str, str, str]
+
+
+def _record(run: Mapping[int, Ledger], rank: int, iteration: int) -> Record | None:
+    return run[rank].records.get(iteration) if rank in run else None
+
+
+def _results(expected: Record, actual: Record) -> Iterator[_Found]:
+    e, a = expected.result, actual.result
+    if _float_key(e.loss) != _float_key(a.loss):
+        yield Kind.LOSS, "loss", e.loss, a.loss
+    if _float_key(e.grad_norm) != _float_key(a.grad_norm):
+        yield Kind.RESULT, "grad_norm", e.grad_norm, a.grad_norm
+    if e.skipped != a.skipped:
+        yield Kind.RESULT, "skipped", str(e.skipped), str(a.skipped)
+
+
+def _float_key(text: str) -> int | None:
+    """Bits of a float.hex; None where there is none, as in the norm of a skipped step."""
+    return bits_of(float.fromhex(text)) if text else None
+
+
+def _digests(expected: Record, actual: Record) -> Iterator[_Found]:
+    for e, a, live in ((expected.state, actual.state, False), (expected.live, actual.live, True)):
+        for name in sorted({*e, *a}):
+            label = f"live/{name}" if live else name
+            if name not in e or name not in a:
+                yield Kind.NAMES, label, "present" if name in e else "absent", "present" if name in a else "absent"
+            elif e[name] != a[name]:
+                yield Kind.LIVE if live else _kind_of(name), label, e[name], a[name]
+
+
+def _kind_of(name: str) -> Kind:
+    family = name.partition("/")[0]
+    if family in CODED_ARRAYS:
+        return Kind.CODED
+    return Kind.DERIVED if family == "param" else Kind.STATE

@@ -1,0 +1,45 @@
+"""What happened, as recorded: faults and system events in one order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+BENCH = "bench"
+SYSTEM = "system"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a journal.
+
+    ``job`` is the run it belongs to (reference, reference-again, control, run; "" for the bench itself), ``source`` who said it.
+
+    Names the bench uses: planned, parked, damaged, fired, killed, missed (all with ``token``), outcome (status, reason),
+    residue (leaks), diverged (the control's first divergence).
+    """
+
+    number: int  # from 1, without holes
+    utc: str
+    elapsed_s: float  # since the journal was opened, monotonic
+    job: str
+    source: str
+    name: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_line(self) -> bytes:
+        return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
+
+
+def read_journal(path: Path) -> tuple[Entry, ...]:
+    """Every entry, in order. Raises ValueError when a line is torn or numbers have a hole."""
+    entries: list[Entry] = []
+    for line in path.read_text().splitlines():
+        entry = Entry(**json.loads(line))
+        if entry.number != len(entries) + 1:
+            raise ValueError(f"{path}: entry {entry.number} follows entry {len(entries)}")
+        entries.append(entry)
+    return tuple(entries)
