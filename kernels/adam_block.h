@@ -61,7 +61,7 @@ void adam_finish(const AdamBlock& block, const AdamScalars& scalars, SqrtFunctio
   for (int i = 0; i < count; ++i) v[i] = Rounding::multiply_add(weight * g[i], g[i], v[i] * beta2);
   if (sqrt_function) {
     // ATen's mode: high accuracy, denormals kept, errors ignored.
-    sqrt_function(count, block.exp_avg_sq, block.root, 0x2 | 0x140000 | 0x100);
+    sqrt_function(count, v, root, 0x2 | 0x140000 | 0x100);
   } else {
     for (int i = 0; i < count; ++i) root[i] = std::sqrt(v[i]);
   }

@@ -1,45 +1,40 @@
-"""Host memory that stands for a device's: one memfd an arena, a page's handle is its offset.
+"""The embedded default device: "HBM" is a memfd, a handle is an offset into it. See ``leto.device.base`` for the contracts.
 
-The state manager imports this module, so it must stay free of numpy and native code at import time.
+Imported by state managers, which never look at contents, so numpy is imported only by who asks for a view.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import mmap
 import os
 from typing import TYPE_CHECKING
 
 from leto.core.errors import RetainedStateError
 from leto.core.geometry import OS_PAGE_BYTES
-from leto.device.linux import punch_hole
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Missing from the fcntl module of Python 3.11.
-_F_ADD_SEALS = 1033
-_F_SEAL_SEAL = 1
-_F_SEAL_SHRINK = 2
-_F_SEAL_GROW = 4
+_FALLOC_FL_KEEP_SIZE = 0x01
+_FALLOC_FL_PUNCH_HOLE = 0x02
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class HostArena:
-    """Owner of one memfd of fixed size (Arena). The file is sparse: pages cost memory once they are written.
+    """Owner's side: one memfd of ``capacity_bytes``, handed out from the front in whole operating-system pages.
 
-    It is sealed against resizing, because a holder of the descriptor that shrinks the file would turn the pages of every
-    other process into SIGBUS. The owner never maps it.
+    The file has its full size from the start, so that a mapping made early also reaches what is created later; memory is
+    used only where somebody writes.
     """
 
     def __init__(self, name: str, capacity_bytes: int) -> None:
-        self._name = name
+        self.name = name
         self._capacity_bytes = capacity_bytes
         self._used_bytes = 0
-        self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._fd = os.memfd_create(name, os.MFD_CLOEXEC)
         os.ftruncate(self._fd, capacity_bytes)
-        fcntl.fcntl(self._fd, _F_ADD_SEALS, _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW)
 
     @property
     def capacity_bytes(self) -> int:
@@ -50,45 +45,49 @@ class HostArena:
         return self._used_bytes
 
     def create(self, byte_count: int) -> int:
-        if byte_count <= 0 or byte_count % OS_PAGE_BYTES:
-            raise RetainedStateError(f"{self._name}: {byte_count} bytes is not a positive multiple of {OS_PAGE_BYTES}")
-        free_bytes = self._capacity_bytes - self._used_bytes
-        if byte_count > free_bytes:
-            raise RetainedStateError(f"{self._name}: {byte_count} bytes asked, {free_bytes} of {self._capacity_bytes} are free")
+        """cuMemCreate: the offset of ``byte_count`` zeroed bytes. Raises RetainedStateError when they do not fit."""
+        if byte_count <= 0:
+            raise RetainedStateError(f"{self.name}: cannot create {byte_count} bytes")
+        whole = -(-byte_count // OS_PAGE_BYTES) * OS_PAGE_BYTES
+        if self._used_bytes + whole > self._capacity_bytes:
+            free = self._capacity_bytes - self._used_bytes
+            raise RetainedStateError(f"{self.name}: {byte_count} bytes wanted, {free} of {self._capacity_bytes} free")
         handle = self._used_bytes
-        self._used_bytes += byte_count
+        self._used_bytes += whole
         return handle
 
-    def discard(self, handle: int, byte_count: int) -> None:
-        """Give the pages' memory back; they read as zeros until they are written again."""
-        punch_hole(self._fd, handle, byte_count)
-
     def export(self) -> int:
+        """cuMemExportToShareableHandle: the memfd, which the arena keeps owning."""
         return self._fd
 
+    def discard(self, offset: int, byte_count: int) -> None:
+        """Give back the memory of a range of whole pages: in every mapping it reads as zeros from now on."""
+        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
+        if _libc.fallocate(self._fd, mode, ctypes.c_int64(offset), ctypes.c_int64(byte_count)) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, f"{self.name}: cannot discard {byte_count} bytes at {offset}: {os.strerror(number)}")
+
     def close(self) -> None:
+        """cuMemRelease: the memory lives on while somebody maps it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 class HostMapping:
-    """An exported arena mapped into this process (Mapping), and into no child of it.
+    """User's side: a whole arena mapped shared into this process, from a descriptor that stays the caller's.
 
-    A forked helper, such as a data-loader worker, would go on writing retained memory after the trainer's death has been
-    seen; MADV_DONTFORK keeps the mapping out of it (U5).
+    Children do not inherit the mapping: a forked helper would keep writing after the trainer itself is fenced (INV-F, U5).
     """
 
     def __init__(self, fd: int) -> None:
-        """Maps the whole file; the caller keeps ``fd`` and may close it."""
-        self._byte_count = os.fstat(fd).st_size
-        self._memory = mmap.mmap(fd, self._byte_count)
-        self._memory.madvise(mmap.MADV_DONTFORK)
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._mmap = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._mmap.madvise(mmap.MADV_DONTFORK)
+        self._byte_count = len(self._mmap)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._mmap))
 
     @property
     def address(self) -> int:
-        assert not self._memory.closed, "the mapping is closed"
         return self._address
 
     @property
@@ -96,11 +95,11 @@ class HostMapping:
         return self._byte_count
 
     def bytes_at(self, offset: int, byte_count: int) -> npt.NDArray[np.uint8]:
-        """A writable view; while it lives the mapping cannot be closed."""
-        import numpy as np  # not at module level: the state manager imports this module and never reads contents
+        """A writable view of the range, flat uint8. It keeps the mapping open: drop all views before ``close``."""
+        import numpy as np
 
-        return np.frombuffer(self._memory, dtype=np.uint8, count=byte_count, offset=offset)
+        return np.frombuffer(self._mmap, np.uint8, byte_count, offset)
 
     def close(self) -> None:
-        """Raises BufferError while views are alive: they would read unmapped memory."""
-        self._memory.close()
+        """cuMemUnmap: nothing is mapped any more when this returns. Raises BufferError while views are alive."""
+        self._mmap.close()

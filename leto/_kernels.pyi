@@ -1,0 +1,64 @@
+"""Types of the native module; built from kernels/. Pages are addresses. Every call releases the GIL.
+
+Raises ValueError when the lengths or sizes of a call do not fit together: a caller's bug.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+Armed: TypeAlias = tuple[int, int, float] | None
+"""(park word address, token, progress in [0, 1])"""
+
+Segment: TypeAlias = tuple[int, int, float | None, float | None, float, float, float, float, float, float]
+"""(count, gradient address, clip, decay, first_weight, beta2, second_weight, root_divisor, eps, negative_step); each scalar
+is a double that the kernel rounds to fp32 once. clip multiplies the gradient, decay the master; None skips the operation."""
+
+row: str
+"""Name of the instruction-set row chosen on this processor."""
+adam_block: int
+"""Elements in the block that an armed adam leaves torn."""
+
+def copy_pages(source: Sequence[int], target: Sequence[int], page_bytes: int, park: Armed = None) -> None: ...
+def xor_pages(source: Sequence[int], target: int, page_bytes: int, park: Armed = None) -> None: ...
+def equal_pages(left: Sequence[int], right: Sequence[int], page_bytes: int) -> list[int]: ...
+def fill(address: int, byte_count: int, pattern: int) -> None: ...
+def publish(addresses: Sequence[int], value: int) -> None: ...
+def encode(
+    page_bytes: int,
+    tier1_pages: int,
+    columns: Sequence[int],
+    data: Sequence[int],
+    target: Sequence[int],
+    park: Armed = None,
+) -> None: ...
+def update_parity(
+    page_bytes: int,
+    tier1_pages: int,
+    columns: Sequence[int],
+    undo: Sequence[int],
+    data: Sequence[int],
+    parity: Sequence[int],
+    target: Sequence[int],
+    park: Armed = None,
+) -> None: ...
+def reconstruct(
+    page_bytes: int,
+    tier1_pages: int,
+    columns: Sequence[int],
+    data: Sequence[int],
+    lost_columns: Sequence[int],
+    target: Sequence[int],
+    rows: Sequence[int],
+    parity: Sequence[int],
+) -> int:
+    """First spare row that contradicts the result, or -1. Needs at least as many rows as lost columns."""
+
+def adam(
+    master: int,
+    exp_avg: int,
+    exp_avg_sq: int,
+    segments: Sequence[Segment],
+    fused_multiply_add: bool,
+    sqrt_function: int,
+    park: Armed = None,
+) -> None: ...
