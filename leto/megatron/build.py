@@ -45,6 +45,7 @@ def transformer_config(spec: ModelSpec, workload: Workload) -> Any:
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
         moe_grouped_gemm=False,
+        cuda_graph_scope=[],  # the default is a deprecated name that warns
     )
 
 

@@ -6,6 +6,7 @@ starts no thread and no process group.
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 from leto.megatron import cpu_shim
@@ -13,8 +14,9 @@ from leto.megatron import cpu_shim
 cpu_shim.install_without_cuda()
 
 with warnings.catch_warnings():
-    # Printed by six modules at import wherever Transformer Engine is missing, which on CPU is always.
+    # Six modules say at import that Transformer Engine and Apex are missing; two more that they will move.
     warnings.filterwarnings("ignore", message=r"(Transformer Engine and )?Apex (is|are) not installed", category=UserWarning)
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
 
     from megatron.core import parallel_state, tensor_parallel
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
@@ -28,6 +30,13 @@ with warnings.catch_warnings():
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
     from megatron.core.transformer.transformer_config import TransformerConfig
+
+# 0.16.1 calls collectives by the names they had before torch 2.13, every iteration.
+warnings.filterwarnings(
+    "ignore", message=r"`torch\.distributed\.(all_gather_into|reduce_scatter)_tensor` is deprecated", category=FutureWarning
+)
+# Says at warning level that it is switched off.
+logging.getLogger("megatron.core.rerun_state_machine").setLevel(logging.ERROR)
 
 __all__ = [
     "ByteLevelTokenizer",

@@ -33,9 +33,9 @@ def preload() -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
 
-    from leto.megatron import data, training  # noqa: F401
+    from leto.megatron import corpus, retained  # noqa: F401  (retained imports all of training)
 
-    data.shakespeare_tokens()
+    corpus.shakespeare_tokens()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         wanted = " ".join(f"{key}={value}" for key, value in TRAINER_ENVIRONMENT.items())

@@ -20,7 +20,8 @@ from leto.core.errors import ProtocolViolation
 from leto.core.hooks import StateEntry
 from leto.core.records import IterationResult, LiveState, UpdateValues
 from leto.megatron import build, live, mcore
-from leto.megatron.data import SampleSource, ShuffledWindows, sample_index, shakespeare_tokens
+from leto.megatron.corpus import shakespeare_tokens
+from leto.megatron.data import SampleSource, ShuffledWindows, sample_index
 from leto.megatron.models import model_spec
 from leto.megatron.shards import owned_shards
 
