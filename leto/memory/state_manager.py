@@ -331,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Server(state, listener).run(stop_fd)
             state.close()
     except (LetoError, OSError) as error:
-        print(f"state manager of rank {options.rank}: {error}", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"state manager of rank {options.rank}: {error}\n")
         return 1
     return 0
 

@@ -120,6 +120,10 @@ class Channel:
     def fileno(self) -> int:
         return self._socket.fileno()
 
+    def readable(self, timeout_s: float) -> bool:
+        """Whether a message, or the end of the connection, is there or comes in time."""
+        return self._poll(select.POLLIN, timeout_s)
+
     def send(self, message: Message, fds: Sequence[int] = (), timeout_s: float = 0.0) -> None:
         """Send one datagram; ``fds`` are duplicated into the receiver and stay the caller's.
 
@@ -128,12 +132,13 @@ class Channel:
         raw = self._codec.encode(message)
         if len(fds) > MAX_DESCRIPTORS:
             raise WireError(f"{len(fds)} descriptors do not fit one datagram, {MAX_DESCRIPTORS} do")
-        self._wait(select.POLLOUT, timeout_s, f"room to send {type(message).__name__}")
+        if not self._poll(select.POLLOUT, timeout_s):
+            raise JobError(f"no room to send {type(message).__name__} within {timeout_s:g} s: the peer does not read")
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
             self._socket.sendmsg([raw], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
-            raise JobError(f"the peer does not read: no room to send {type(message).__name__}") from None
+            raise JobError(f"no room to send {type(message).__name__}: the peer does not read") from None
         except OSError as error:
             raise PeerClosed(f"the peer is gone: {error.strerror}") from None
 
@@ -143,7 +148,8 @@ class Channel:
         Raises JobError at the deadline, PeerClosed at the end of the connection, WireError for a malformed datagram; then no
         descriptor is left open.
         """
-        self._wait(select.POLLIN, timeout_s, "a message")
+        if not self._poll(select.POLLIN, timeout_s):
+            raise JobError(f"no message within {timeout_s:g} s")
         datagram, fds = self._receive_raw()
         try:
             return self._codec.decode(datagram), fds
@@ -155,16 +161,15 @@ class Channel:
         """Send, then wait for the one answer."""
         deadline = time.monotonic() + timeout_s
         self.send(message, timeout_s=timeout_s)
-        return self.receive(max(deadline - time.monotonic(), 0.0))
+        return self.receive(deadline - time.monotonic())
 
     def close(self) -> None:
         self._socket.close()
 
-    def _wait(self, events: int, timeout_s: float, what: str) -> None:
+    def _poll(self, events: int, timeout_s: float) -> bool:
         poller = select.poll()
         poller.register(self._socket, events)
-        if not poller.poll(timeout_s * 1000):
-            raise JobError(f"waited {timeout_s:g} s for {what}")
+        return bool(poller.poll(max(timeout_s, 0.0) * 1000))
 
     def _receive_raw(self) -> tuple[bytes, list[int]]:
         flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
