@@ -56,6 +56,8 @@ class JobConfig:
     workload: Workload
     protection: Protection
     output_dir: str
+    device_bytes: int = 8 << 30  # capacity of a rank's device arena
+    host_bytes: int = 2 << 30  # capacity of a rank's host arena
     updater: str = DEFAULT_UPDATER
     plugins: tuple[str, ...] = ()
     plugin_options: Mapping[str, Any] = field(default_factory=dict)

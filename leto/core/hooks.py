@@ -9,7 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from leto.core.events import Event
 from leto.core.failpoints import Failpoints, NoFailpoints
+from leto.core.geometry import CodedGeometry, GradientGeometry
 from leto.core.records import IterationResult, LiveState
 
 
@@ -53,6 +55,7 @@ class ParityAudit:
 class TrainerContext:
     """Handed to every plugin before the trainer attaches to retained memory. Plugins append and replace; nothing else does.
 
+    ``audit`` in ``on_audit`` compares parity when it is called; ``report`` sends an event to the agent.
     ``on_iteration`` runs when the results of an iteration are recorded, before HEADER(t+1) is durable, and again for the same
     t when a recovery records it again. ``on_audit`` runs after every recovery and at the end of the job.
     """
@@ -63,6 +66,9 @@ class TrainerContext:
     output_dir: str
     options: Mapping[str, Any]
     park_word_address: int
+    report: Callable[[Event], None]
+    coded: CodedGeometry | None = None  # known before the first failpoint inside an update
+    gradients: GradientGeometry | None = None
     failpoints: Failpoints = field(default_factory=NoFailpoints)
     on_iteration: list[Callable[[IterationView], None]] = field(default_factory=list)
     on_audit: list[Callable[[int, Callable[[], ParityAudit]], None]] = field(default_factory=list)

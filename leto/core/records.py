@@ -118,19 +118,18 @@ def encode_record(record: Header | Post, slot_bytes: int) -> bytes:
     return image
 
 
-def _payload(image: bytes | memoryview, iteration: int, kind: str) -> dict[str, Any]:
-    prefix = bytes(image[: _PREFIX.size])
-    magic, version, length, t, crc = _PREFIX.unpack(prefix)
+def _payload(image: bytes, iteration: int, kind: str) -> dict[str, Any]:
+    magic, version, length, t, crc = _PREFIX.unpack_from(image)
     if magic != _MAGIC or version != _VERSION:
         raise ProtocolViolation(f"{kind}({iteration}): the slot holds no record")
-    payload = bytes(image[_PREFIX.size : _PREFIX.size + length])
+    payload = image[_PREFIX.size : _PREFIX.size + length]
     if t != iteration or zlib.crc32(payload) != crc:
         raise ProtocolViolation(f"{kind}({iteration}): the slot holds a torn record or one of iteration {t}")
     decoded: dict[str, Any] = json.loads(payload)
     return decoded
 
 
-def decode_header(image: bytes | memoryview, iteration: int) -> Header:
+def decode_header(image: bytes, iteration: int) -> Header:
     """HEADER(iteration) from its slot. Raises ProtocolViolation when torn or of another iteration."""
     raw = _payload(image, iteration, "HEADER")
     previous = raw["previous"]
@@ -142,7 +141,7 @@ def decode_header(image: bytes | memoryview, iteration: int) -> Header:
     )
 
 
-def decode_post(image: bytes | memoryview, iteration: int) -> Post:
+def decode_post(image: bytes, iteration: int) -> Post:
     """POST(iteration) from its slot. Raises ProtocolViolation when torn or of another iteration."""
     raw = _payload(image, iteration, "POST")
     values = dict(raw["values"], learning_rates=_rates(raw["values"]["learning_rates"]))

@@ -13,7 +13,7 @@ from leto.memory.wire import Codec
 class Report:
     """One-way, trainer to agent: something that happened on ``rank`` in ``epoch``.
 
-    Names: ready, row, iteration, audit, resumed, finished, fatal; the fields are those of the event of the same name.
+    Names: ready, resumed, training, iteration, audit, finished, fatal; the fields are those of the event of the same name.
     """
 
     epoch: int

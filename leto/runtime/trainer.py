@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from leto.core.config import JobConfig
-from leto.core.errors import LetoError, ProtocolViolation
+from leto.core.errors import ConfigError, LetoError, ProtocolViolation
 from leto.core.geometry import CodedGeometry
 from leto.core.hooks import TrainerContext
 from leto.core.layout import updater_allocations
@@ -27,6 +27,7 @@ from leto.core.recovery import Action, Decision, Row
 from leto.megatron import retained
 from leto.megatron.training import TrainingSession, join_process_groups
 from leto.memory.client import Pool
+from leto.memory.messages import Role
 from leto.memory.wire import Channel
 from leto.runtime import plugins
 from leto.runtime.iteration import IterationRunner, Updater
@@ -91,7 +92,12 @@ class Trainer:
         self._order = order
         self._link = link
         self._pool = Pool.connect(
-            order.pool_socket, rank=order.rank, epoch=order.epoch, role="trainer", timeout_s=order.config.timeouts.ready_s
+            order.pool_socket,
+            rank=order.rank,
+            epoch=order.epoch,
+            role=Role.TRAINER,
+            page_bytes=order.config.protection.page_bytes,
+            timeout_s=order.config.timeouts.ready_s,
         )
         self._decision = self._read_decision()
         self._cold = self._decision.action is Action.COLD
@@ -112,7 +118,7 @@ class Trainer:
             on_row=self._report_row,
         )
         self._audit(iteration - 1)
-        self._link.report("resumed", rank=order.rank, iteration=iteration)
+        self._link.report("training", rank=order.rank, iteration=iteration)
         for t in range(iteration, order.config.workload.iterations + 1):
             self._runner.run(t)
         dist.barrier()
@@ -136,6 +142,7 @@ class Trainer:
             output_dir=order.config.output_dir,
             options=order.config.plugin_options,
             park_word_address=self._pool.park_word_address,
+            report=lambda event: self._link.report(event.name, **event.fields),
         )
         for path in order.config.plugins:
             plugins.load(path)(context)
@@ -161,27 +168,27 @@ class Trainer:
             self._obtain(retained.buffer_allocations(ddp, config.protection.page_bytes))
             retained.bind_buffers(ddp, self._pool.bytes, initial=self._cold)
 
-        return TrainingSession(config.workload, rank=self._order.rank, bind_buffers=bind, keep_parameters=not self._cold)
+        return TrainingSession(config.workload, rank=self._order.rank, bind_buffers=bind)
 
     def _build_runner(self) -> tuple[IterationRunner, CodedGeometry]:
         order, session = self._order, self._session
         geometry = CodedGeometry(protection=order.config.protection, segments=retained.coded_segments(session))
         gradients = retained.gradient_geometry(session, order.config.protection)
+        self._context.coded, self._context.gradients = geometry, gradients
         self._obtain(updater_allocations(geometry, gradients, RECORD_SLOT_BYTES))
         retained.bind_optimizer(session, self._pool.bytes, initial=self._cold)
         kernels = host_kernels()
         adam, _ = select_adam(kernels)
         marks = Marks(kernels, self._pool.control, order.epoch)
-        beta1, beta2, eps = session.adam_hyper()
         parts = UpdateParts(
             coded=geometry,
             retained=self._pool,
             kernels=kernels,
             adam=adam,
-            hyper=AdamHyper(beta1=beta1, beta2=beta2, eps=eps),
+            hyper=_adam_hyper(session),
             marks=marks,
             failpoints=self._context.failpoints,
-            gradient_address=retained.GradientAddresses(session).address,
+            gradient_address=retained.GradientAddresses(session).of,
         )
         updater: Updater = plugins.load(order.config.updater)(parts, gradients)
         runner = IterationRunner(
@@ -208,7 +215,7 @@ class Trainer:
             listen(iteration, self._runner.updater.audit)
 
     def _report_row(self, row: Row, reason: str) -> None:
-        self._link.report("row", rank=self._order.rank, row=row.value, reason=reason)
+        self._link.report("resumed", rank=self._order.rank, row=row.value, reason=reason)
 
     def _report_result(self, result: IterationResult) -> None:
         self._link.report(
@@ -219,6 +226,16 @@ class Trainer:
             grad_norm=result.grad_norm,
             skipped=result.skipped,
         )
+
+
+def _adam_hyper(session: TrainingSession) -> AdamHyper:
+    """Betas and epsilon, which must be the same for every parameter group."""
+    groups = [g for one in session.optimizer.chained_optimizers for g in one.optimizer.param_groups]
+    found = {(*g["betas"], g["eps"]) for g in groups}
+    if len(found) != 1:
+        raise ConfigError(f"parameter groups have different betas or eps: {sorted(found)}")
+    beta1, beta2, eps = found.pop()
+    return AdamHyper(beta1=beta1, beta2=beta2, eps=eps)
 
 
 def _all_gather_text(text: str) -> list[str]:

@@ -77,9 +77,13 @@ class PlanExecutor:
 
     def run(self, plan: Sequence[Operation]) -> None:
         for operation in plan:
-            self._run[operation.kind](operation)
+            self.run_unmarked(operation)
             if operation.publish is not None:
                 self._parts.marks.publish(operation.publish.word, operation.publish.mark)
+
+    def run_unmarked(self, operation: Operation) -> None:
+        """The operation itself, without its mark."""
+        self._run[operation.kind](operation)
 
     def _armed(self, kernel: Kernel, op: Operation) -> Park | None:
         site = Site(iteration=self._values.iteration, group=op.group, chunk=op.chunk)

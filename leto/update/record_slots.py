@@ -33,11 +33,11 @@ class RecordSlots:
 
     def read_header(self, iteration: int) -> Header:
         """Raises ProtocolViolation when the slot holds another iteration's record or a torn one."""
-        return decode_header(memoryview(_slot(self._headers, iteration)), iteration)
+        return decode_header(_slot(self._headers, iteration).tobytes(), iteration)
 
     def read_post(self, iteration: int) -> Post:
         """Raises ProtocolViolation when the slot holds another iteration's record or a torn one."""
-        return decode_post(memoryview(_slot(self._posts, iteration)), iteration)
+        return decode_post(_slot(self._posts, iteration).tobytes(), iteration)
 
 
 def _slot(area: npt.NDArray[np.uint8], iteration: int) -> npt.NDArray[np.uint8]:

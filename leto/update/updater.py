@@ -55,7 +55,7 @@ class ChunkUpdater:
                 parts.kernels.xor_pages(parts.rows(tier1(group)), parts.tier2_page(group), page_bytes)
 
     def lend(self) -> None:
-        """The buffers belong to the compute phase from HEADER(t+1) to OWNED(t+1) (U13); on the host they are scribbled (U47)."""
+        """From HEADER(t+1) to OWNED(t+1) the buffers belong to the compute phase (U13); the host scribbles over them (U47)."""
         p = self._parts.coded.protection
         rows_bytes = p.tier1_pages * p.page_bytes
         sizes = {UNDO: p.chunk_pages * p.page_bytes}
@@ -81,9 +81,7 @@ class ChunkUpdater:
                 parts.kernels.xor_pages(rows, tier2, p.page_bytes)
                 if parts.kernels.equal_pages([tier2], [parts.tier2_page(group)], p.page_bytes):
                     tier2_wrong.append(group)
-        return ParityAudit(
-            groups=parts.coded.group_count, tier1_wrong=tuple(tier1_wrong), tier2_wrong=tuple(tier2_wrong)
-        )
+        return ParityAudit(groups=parts.coded.group_count, tier1_wrong=tuple(tier1_wrong), tier2_wrong=tuple(tier2_wrong))
 
     def _encode_group(self, group: int, target: list[int]) -> None:
         parts = self._parts

@@ -1,0 +1,67 @@
+"""``leto``: the runtime itself, without the bench."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leto.core.config import JobConfig
+from leto.core.errors import LetoError
+from leto.core.events import Event
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+
+EXIT_CODES = {"completed": 0, "failed": 1, "refused": 1}
+_EXIT_USAGE = 2
+
+
+class JsonLines:
+    """Writes every event as one JSON line to a descriptor, at once."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def observe(self, event: Event) -> None:
+        line = json.dumps({"event": event.name, **event.fields}, separators=(",", ":")) + "\n"
+        remaining = line.encode()
+        while remaining:
+            remaining = remaining[os.write(self._fd, remaining) :]
+
+
+@app.callback()
+def _root() -> None:
+    """Leto: in-place recovery of large-model training, bit for bit."""
+
+
+@app.command()
+def train(
+    config: Annotated[Path, typer.Argument(help="Job configuration, JSON (leto.core.config.JobConfig).")],
+    events_fd: Annotated[int, typer.Option(help="Inherited descriptor that receives events as JSON lines.")] = 1,
+    parent_pid: Annotated[int, typer.Option(help="End when this parent process ends.")] = 0,
+) -> None:
+    """Run one job to its end: exit 0 completed, 1 failed or refused, 2 for a configuration that is wrong."""
+    from leto.runtime.node_agent import NodeAgent
+    from leto.runtime.process import die_with_parent
+
+    if parent_pid:
+        die_with_parent(parent_pid)
+    job = JobConfig.load(config)
+    raise typer.Exit(EXIT_CODES[NodeAgent(job, JsonLines(events_fd)).run().status])
+
+
+def main() -> None:
+    """Console entry point: a person's mistake is one line on stderr."""
+    try:
+        app(standalone_mode=True)
+    except LetoError as error:
+        print(f"leto: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(_EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""One generation: the trainers of one epoch, from fork to fence."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leto.core.config import JobConfig
+from leto.core.errors import JobError, WireError
+from leto.memory.wire import Channel, PeerClosed
+from leto.runtime.fork_client import ForkedChild, ForkServer
+from leto.runtime.messages import TRAINER_CODEC, Report
+
+TRAINER = "leto.runtime.trainer:main"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """A trainer's pidfd fired."""
+
+    rank: int
+
+
+@dataclass(kw_only=True)
+class _Member:
+    rank: int
+    child: ForkedChild
+    channel: Channel
+    dead: bool = False
+    heard_out: bool = False  # the channel is closed: nothing more to hear
+
+
+class Generation:
+    """Trainers of one epoch. ``events`` yields what they say and when they die; ``fence`` ends them all (INV-F)."""
+
+    def __init__(self, epoch: int, members: Sequence[_Member]) -> None:
+        self.epoch = epoch
+        self._members = list(members)
+
+    @staticmethod
+    def fork(fork_server: ForkServer, config: JobConfig, epoch: int, pool_sockets: Sequence[Path], log_dir: Path) -> Generation:
+        """Fork one trainer a rank. Rank 0 gets the listening socket of the generation's rendezvous store."""
+        generation = Generation(epoch, ())
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            arguments = {"config": config.to_json(), "epoch": epoch, "store_port": listener.getsockname()[1]}
+            try:
+                for rank, pool_socket in enumerate(pool_sockets):
+                    of_rank = arguments | {"rank": rank, "pool_socket": str(pool_socket)}
+                    fds = [listener.fileno()] if rank == 0 else []
+                    generation._fork_rank(
+                        fork_server, rank, of_rank, fds, log_dir / f"trainer-{rank}.log", config.timeouts.ready_s
+                    )
+            except BaseException:
+                generation.fence(config.timeouts.fence_s)
+                raise
+        return generation
+
+    def _fork_rank(
+        self,
+        fork_server: ForkServer,
+        rank: int,
+        arguments: Mapping[str, Any],
+        fds: Sequence[int],
+        log_path: Path,
+        timeout_s: float,
+    ) -> None:
+        ours, theirs = Channel.pair(TRAINER_CODEC)
+        try:
+            child = fork_server.fork(
+                TRAINER,
+                arguments,
+                epoch=self.epoch,
+                log_path=log_path,
+                fds=[theirs.fileno(), *fds],
+                timeout_s=timeout_s,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._members.append(_Member(rank=rank, child=child, channel=ours))
+
+    @property
+    def pids(self) -> dict[int, int]:
+        return {m.rank: m.child.pid for m in self._members}
+
+    def events(self, timeout_s: float) -> Iterator[Report | Death]:
+        """What happened within ``timeout_s``, reports of a rank before its death; empty when nothing did."""
+        poller = select.poll()
+        watched: dict[int, _Member] = {}
+        for member in self._members:
+            for fd, over in ((member.channel.fileno(), member.heard_out), (member.child.pidfd, member.dead)):
+                if not over:
+                    poller.register(fd, select.POLLIN)
+                    watched[fd] = member
+        ready = {fd for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000)}
+        for member in {watched[fd].rank: watched[fd] for fd in ready}.values():
+            yield from self._hear(member)
+            if not member.dead and member.child.ended():
+                yield from self._hear(member)  # what it said between our poll and its end
+                member.dead = True
+                yield Death(rank=member.rank)
+
+    def _hear(self, member: _Member) -> Iterator[Report]:
+        while not member.heard_out:
+            try:
+                message, _ = member.channel.receive(0.0)
+            except PeerClosed:
+                member.heard_out = True
+            except JobError:  # nothing more for now
+                return
+            else:
+                if message.epoch != self.epoch:
+                    raise WireError(f"rank {member.rank} speaks for epoch {message.epoch} in epoch {self.epoch}")
+                yield message
+
+    def fence(self, timeout_s: float) -> None:
+        """Every process of every rank's group is gone when this returns. Raises JobError at the deadline."""
+        deadline = time.monotonic() + timeout_s
+        for member in self._members:
+            with contextlib.suppress(ProcessLookupError):  # all are told before any is waited for
+                signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
+        while self._members:
+            member = self._members[-1]
+            member.child.fence(deadline - time.monotonic())
+            member.channel.close()
+            member.child.close()
+            self._members.pop()
