@@ -44,7 +44,7 @@ class ForkedChild:
 
 
 class ForkServer:
-    """A running fork server. Calls raise JobError, with the server's last log line, once it is gone."""
+    """A fork server started by this process. Calls raise JobError, with the server's last log line, once it is gone."""
 
     def __init__(self, process: Spawned, channel: Channel) -> None:
         self._process = process
@@ -60,8 +60,18 @@ class ForkServer:
 
         Raises JobError with the last log line when a preload fails or takes longer than ``timeout_s``.
         """
+        server = cls._spawn(preload, log_path, os.environ if env is None else env)
+        try:
+            ready, _ = server._await(Ready, timeout_s, "to preload " + ", ".join(preload))
+        except LetoError:
+            server.close(timeout_s)
+            raise
+        server.preload_s = ready.preload_s
+        return server
+
+    @classmethod
+    def _spawn(cls, preload: Sequence[str], log_path: Path, env: Mapping[str, str]) -> ForkServer:
         channel, child_end = Channel.pair(FORK_CODEC)
-        names = [part for path in preload for part in ("--preload", path)]
         fd = child_end.fileno()
         argv = [
             sys.executable,
@@ -73,30 +83,19 @@ class ForkServer:
             "--parent-pid",
             str(os.getpid()),
         ]
-        environment = {**(os.environ if env is None else env), **SINGLE_THREAD}
+        argv += [part for path in preload for part in ("--preload", path)]
         try:
-            process = Spawned.start("fork server", [*argv, *names], log_path=log_path, pass_fds=[fd], env=environment)
+            process = Spawned.start("fork server", argv, log_path=log_path, pass_fds=[fd], env={**env, **SINGLE_THREAD})
         except JobError:
             channel.close()
             raise
         finally:
             child_end.close()
-        server = cls(process, channel)
-        try:
-            ready, _ = server._await(Ready, timeout_s, "to preload " + ", ".join(preload))
-        except LetoError:
-            server.close(timeout_s)
-            raise
-        server.preload_s = ready.preload_s
-        return server
+        return cls(process, channel)
 
     @property
     def process(self) -> Spawned:
         return self._process
-
-    def fileno(self) -> int:
-        """Readable when exits are to be polled."""
-        return self._channel.fileno()
 
     def fork(
         self,
@@ -118,6 +117,7 @@ class ForkServer:
         except PeerClosed:
             raise self._gone() from None
         forked, (pidfd,) = self._await(Forked, timeout_s, f"to fork {target}")
+        self._exits.pop(forked.pid, None)  # of an earlier process with this number
         return ForkedChild(pid=forked.pid, epoch=epoch, pidfd=pidfd, log_path=log_path)
 
     def poll_exits(self) -> list[Exited]:
@@ -164,7 +164,7 @@ class ForkServer:
                 raise JobError(message.text)
             raise WireError(f"{type(message).__name__} is no answer here, {kind.__name__} is")
         kill_group(self._process.pid, _KILL_TIMEOUT_S)
-        raise JobError(f"the fork server had {timeout_s:g} s {what}; {self._process.describe_end()}")
+        raise JobError(f"{timeout_s:g} s are too short for the fork server {what}: it {self._process.describe_end()}")
 
     def _receive(self, timeout_s: float) -> tuple[Any, list[int]] | None:
         """One message; None for an exit, which is kept."""

@@ -1,6 +1,6 @@
 """The fork server: imports torch and megatron once, then makes trainers in milliseconds (paper 4.4, level L1).
 
-    python -u -m leto.runtime.fork_server --channel-fd N --parent-pid P --preload module:function [--preload ...]
+    python -u -m leto.runtime.fork_server --channel-fd N --parent-pid P --preload module:function ...
 
 A forked copy of a process with threads inherits locks that nobody will ever release, so the server keeps to one thread: it
 insists on single-threaded math libraries, counts its threads before every fork and refuses to fork when there are more.
@@ -88,8 +88,8 @@ Target = Callable[[dict[str, Any], list[int]], int | None]
 
 def resolve(path: str) -> Any:
     """What ``module:function`` names. Raises ImportError or AttributeError."""
-    module, _, function = path.partition(":")
-    return getattr(importlib.import_module(module), function)
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 class Server:
@@ -142,9 +142,8 @@ class Server:
             raise FencedError(f"a fork of epoch {request.epoch} is asked after one of epoch {self._epoch}")
         check_one_thread()
         self._epoch = request.epoch
-        log = open(request.log_path, "ab", buffering=0)  # noqa: SIM115: closed below, in both processes
         here, there = socket.socketpair()
-        with log, here, there:
+        with open(request.log_path, "ab", buffering=0) as log, here, there:
             pid = os.fork()
             if pid == 0:
                 self._run_child(request, fds, log.fileno(), there)
@@ -254,8 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _check_environment()
         begin = time.monotonic()
-        for preload in options.preload:
-            resolve(preload)()
+        for path in options.preload:
+            resolve(path)()
         check_one_thread()
         gc.collect()
         gc.freeze()  # the collector of a child must not write into, and so copy, every inherited page

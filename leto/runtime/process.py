@@ -21,6 +21,8 @@ from leto.device.linux import die_with_parent
 
 __all__ = ["Spawned", "describe_code", "die_with_parent", "kill_group", "last_line", "wait_pidfd"]
 
+_TAIL_BYTES = 1 << 14
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spawned:
@@ -32,6 +34,7 @@ class Spawned:
     name: str
     log_path: Path
     pidfd: int
+    _log_begin: int
     _popen: subprocess.Popen[bytes]
 
     @classmethod
@@ -47,12 +50,13 @@ class Spawned:
         """Appends to the log. Raises JobError when the program cannot be started."""
         try:
             with log_path.open("ab") as log:
+                log_begin = log.tell()
                 popen = subprocess.Popen(
                     argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, pass_fds=pass_fds, start_new_session=True
                 )
         except OSError as error:
             raise JobError(f"{name}: cannot start: {error}") from None
-        return cls(name=name, log_path=log_path, pidfd=os.pidfd_open(popen.pid), _popen=popen)
+        return cls(name=name, log_path=log_path, pidfd=os.pidfd_open(popen.pid), _log_begin=log_begin, _popen=popen)
 
     @property
     def pid(self) -> int:
@@ -73,13 +77,13 @@ class Spawned:
             raise JobError(f"{self.name} (pid {self.pid}) did not end within {timeout_s:g} s")
         return self._popen.wait()
 
-    def stop(self, timeout_s: float) -> int:
-        """Ask for an orderly end, and after ``timeout_s`` kill the whole group. Returns the return code."""
+    def stop(self, timeout_s: float) -> None:
+        """Ask for an orderly end, and after ``timeout_s`` kill the whole group. Raises JobError when even that fails."""
         if self.returncode is None:
             signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
             if not self.ended(timeout_s):
                 kill_group(self.pid, timeout_s)
-        return self.wait(timeout_s)
+        self.wait(timeout_s)
 
     def close(self) -> None:
         """The process must have ended."""
@@ -90,7 +94,7 @@ class Spawned:
         """For error messages: how it ended and its last words."""
         code = self.returncode
         how = "still runs" if code is None else describe_code(code)
-        return f"{how}; last log line: {last_line(self.log_path) or 'none'} ({self.log_path})"
+        return f"{how}; last log line: {last_line(self.log_path, self._log_begin) or 'none'} ({self.log_path})"
 
 
 def describe_code(returncode: int) -> str:
@@ -159,7 +163,11 @@ def _group_of(pid: int) -> int | None:
     return int(stat[stat.rindex(b")") + 2 :].split()[2])  # the name before it may hold anything
 
 
-def last_line(path: Path) -> str:
-    """The last line with text of a log, for error messages; empty when there is none."""
-    lines = [line.strip() for line in path.read_text(errors="replace").splitlines()] if path.exists() else []
+def last_line(path: Path, begin: int = 0) -> str:
+    """The last line with text of a log from byte ``begin`` on, for error messages; empty when there is none."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as log:
+        log.seek(max(begin, os.fstat(log.fileno()).st_size - _TAIL_BYTES))
+        lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
     return next((line for line in reversed(lines) if line), "")
