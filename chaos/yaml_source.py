@@ -84,7 +84,7 @@ class _Builder:
 
     def _scalar(self, node: yaml.Node) -> Any:
         try:
-            return self._loader.construct_object(node)  # type: ignore[no-untyped-call]
+            return self._loader.construct_object(node)
         except ValueError as error:
             return self._refuse(node, f"not YAML: {error}")
 

@@ -52,10 +52,10 @@ class Comparison:
     """Iterations count as exact only when every rank is."""
 
     iterations: int
-    compared: int  # iterations of which both runs have all ranks
     loss_exact: int
     state_exact: int
     first: Divergence | None
+    first_recorded: Divergence | None  # the first between records that both exist: what is wrong even in a run cut short
 
     @property
     def equal(self) -> bool:
@@ -78,15 +78,22 @@ def compare_runs(expected: Mapping[int, Ledger], actual: Mapping[int, Ledger], i
     ranks = sorted({*expected, *actual}) or [0]
     last = max([iterations, *(t for run in (expected, actual) for ledger in run.values() for t in ledger.records)])
     first: Divergence | None = None
-    compared = loss_exact = state_exact = 0
+    first_recorded: Divergence | None = None
+    loss_exact = state_exact = 0
     for t in range(1, last + 1):
         found = [d for rank in ranks for d in compare_records(_record(expected, rank, t), _record(actual, rank, t), t, rank)]
         first = first or next(iter(found), None)
+        first_recorded = first_recorded or next((d for d in found if d.kind is not Kind.MISSING), None)
         if t <= iterations:
-            compared += not any(d.kind is Kind.MISSING for d in found)
             loss_exact += not any(d.kind in _LOSS_KINDS for d in found)
             state_exact += all(d.kind is Kind.LOSS for d in found)
-    return Comparison(iterations=iterations, compared=compared, loss_exact=loss_exact, state_exact=state_exact, first=first)
+    return Comparison(
+        iterations=iterations,
+        loss_exact=loss_exact,
+        state_exact=state_exact,
+        first=first,
+        first_recorded=first_recorded,
+    )
 
 
 def compare_records(expected: Record | None, actual: Record | None, iteration: int, rank: int) -> Iterator[Divergence]:

@@ -16,7 +16,8 @@ SYSTEM = "system"
 class Entry:
     """One line of a journal.
 
-    ``job`` is the run it belongs to (reference, reference-again, control, run; "" for the bench itself), ``source`` who said it.
+    ``job`` is the run it belongs to (reference, reference-again, control, run; "" for the bench itself), ``source`` who said
+    it.
 
     Names the bench uses: planned, parked, damaged, fired, killed, missed (all with ``token``), outcome (status, reason),
     residue (leaks), diverged (the control's first divergence).

@@ -1,0 +1,139 @@
+"""``leto-chaos``: the referee's command line. A person's mistake is one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, cast
+
+import typer
+
+from chaos.mutants import find_mutant
+from chaos.report.screen import make_screen
+from chaos.runs import Order, run_order
+from chaos.scenario import FAULTS, Action, Scenario, load_scenario
+from chaos.targets.base import Target
+from chaos.verdict import INTERRUPTED_EXIT_CODE, Verdict
+from leto.core.errors import ConfigError
+from leto.core.failpoints import COPIES, Kernel, Point
+
+SYSTEMS = {"leto": "chaos.targets.leto:LetoTarget"}
+REFERENCES = {"leto": "chaos.targets.plain:PlainMegatronTarget"}
+"""What each system is compared with: for leto, plain Megatron with torch's own AdamW (U46)."""
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenario files.")]
+Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value, like seed=7.")]
+
+
+@app.command()
+def run(
+    files: Files,
+    overrides: Overrides = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Stable lines instead of the live screen.")] = False,
+    runs_dir: Annotated[Path, typer.Option(help="Where artefacts go.")] = Path("runs"),
+    mutant: Annotated[str | None, typer.Option(metavar="NAME", help="Plant a bug; the scenario must then fail.")] = None,
+) -> None:
+    """Run scenarios: reference twice, control, run; then the verdict. Exit code: the first that is not 0."""
+    try:
+        if mutant is not None:
+            find_mutant(mutant)
+    except ConfigError as error:
+        raise _refused([str(error)]) from None
+    try:
+        codes = [_run_file(file, tuple(overrides or ()), plain, runs_dir, mutant) for file in files]
+    except KeyboardInterrupt:
+        _complain(["interrupted; everything this run started is closed"])
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    raise typer.Exit(next((code for code in codes if code), 0))
+
+
+def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Path, mutant: str | None) -> int:
+    try:
+        scenario = load_scenario(file, overrides)
+        order = Order(scenario=scenario, file=file, overrides=overrides, mutant=mutant, runs_dir=runs_dir)
+        target, reference = _load_target(SYSTEMS[scenario.system]), _load_target(REFERENCES[scenario.system])
+        with make_screen(plain=plain) as screen:
+            finished = run_order(order, target, reference, screen)
+    except ConfigError as error:
+        _complain(str(error).splitlines())
+        return Verdict.USAGE.value
+    if finished.conclusion.verdict is Verdict.INTERNAL:
+        _complain([f"internal error: {finished.conclusion.reason}"])
+    if mutant is not None:
+        caught = finished.conclusion.verdict is Verdict.FAIL
+        typer.echo(f"planted bug {mutant}: {'caught' if caught else 'NOT CAUGHT'}")
+    typer.echo(f"report: {finished.directory / 'report.html'}")
+    if finished.conclusion.exit_code:
+        typer.echo(f"repeat: {order.repeat}")
+    return finished.conclusion.exit_code
+
+
+@app.command()
+def validate(files: Files, overrides: Overrides = None) -> None:
+    """Check scenario files; print every mistake with its line."""
+    mistakes: list[str] = []
+    for file in files:
+        try:
+            load_scenario(file, overrides or ())
+            typer.echo(f"{file}: valid")
+        except ConfigError as error:
+            mistakes += str(error).splitlines()
+    if mistakes:
+        raise _refused(mistakes)
+
+
+@app.command("list-faults")
+def list_faults() -> None:
+    """What can be injected, with the keys of each fault."""
+    for name, field in zip(FAULTS, Action.model_fields.values(), strict=True):
+        (model,) = (a for a in getattr(field.annotation, "__args__", ()) if a is not type(None))
+        keys = [f"{f.alias or key}{'' if f.is_required() else '?'}" for key, f in model.model_fields.items()]
+        typer.echo(f"{name:14} {{{', '.join(keys)}}}  {' '.join((model.__doc__ or '').split())}")
+
+
+@app.command("list-points")
+def list_points() -> None:
+    """Where a fault can hit: points between operations, and kernels."""
+    for point in Point:
+        typer.echo(f"point   {point.value}")
+    for kernel in Kernel:
+        typer.echo(f"{'copy' if kernel in COPIES else 'kernel':7} {kernel.value}")
+
+
+@app.command()
+def schema() -> None:
+    """JSON Schema of scenario files, for editors."""
+    typer.echo(json.dumps(Scenario.model_json_schema(by_alias=True), indent=2))
+
+
+def _load_target(import_path: str) -> Target:
+    """Targets are imported late: validating a scenario needs no torch."""
+    module, _, name = import_path.partition(":")
+    return cast(Target, getattr(importlib.import_module(module), name)())
+
+
+def _complain(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(line, err=True)
+
+
+def _refused(lines: Iterable[str]) -> typer.Exit:
+    _complain(lines)
+    return typer.Exit(Verdict.USAGE.value)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    signal.signal(signal.SIGTERM, _terminated)
+    app()
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """Leave through every ``finally``: a bench that is told to stop leaves no job behind."""
+    raise SystemExit(128 + number)

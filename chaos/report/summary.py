@@ -1,0 +1,75 @@
+"""What both reports say about a run, drawn from its journal: fault occurrences and recoveries as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verify.checkers import recoveries_in
+from verify.history import Entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRow:
+    """One planned injection and what came of it. ``fired_s`` is None when it did not fire."""
+
+    label: str
+    aimed_at: str
+    damage: str
+    fired_s: float | None
+    missed: str  # why it did not fire, "" when unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryRow:
+    """One recovery. ``total_s`` is from the kill to the end of it, as the bench saw it; the others are the system's."""
+
+    number: int
+    epoch: int
+    decided: str
+    reason: str
+    cause: str
+    resumed: tuple[str, ...]
+    fence_s: float | None
+    system_s: float
+    total_s: float | None
+
+
+def fault_rows(history: Sequence[Entry]) -> list[FaultRow]:
+    """``history`` is the journal of one job."""
+    return [_fault_row(history, planned) for planned in history if planned.name == "planned"]
+
+
+def _fault_row(history: Sequence[Entry], planned: Entry) -> FaultRow:
+    f = planned.fields
+    own = {e.name: e for e in history if e.fields.get("token") == f["token"]}
+    where = f.get("kernel") or f.get("point", "")
+    progress = f" at {f['progress']:g}" if "kernel" in f else ""
+    return FaultRow(
+        label=f"{f['fault_id']} #{f['occurrence']}",
+        aimed_at=f"iteration {f['iteration']}, rank {f['rank']}: {f['action']} {where}{progress}",
+        damage=own["damaged"].fields["what"] if "damaged" in own else "",
+        fired_s=own["fired"].elapsed_s if "fired" in own and "killed" in own else None,
+        missed=own["missed"].fields["reason"] if "missed" in own else "",
+    )
+
+
+def recovery_rows(history: Sequence[Entry]) -> list[RecoveryRow]:
+    rows = []
+    for number, recovery in enumerate(recoveries_in(history), start=1):
+        decided, failure, killed = recovery.all("decided"), recovery.first("failure"), recovery.first("killed")
+        fences = [float(e.fields["seconds"]) for e in recovery.all("fenced")]
+        rows.append(
+            RecoveryRow(
+                number=number,
+                epoch=recovery.epoch,
+                decided=f"{decided[-1].fields['action']} {decided[-1].fields['iteration']}" if decided else recovery.action,
+                reason=decided[-1].fields["reason"] if decided else "",
+                cause=f"rank {failure.fields['rank']}: {failure.fields['cause']}" if failure else "",
+                resumed=tuple(f"rank {e.fields['rank']}: {e.fields['row']}" for e in recovery.all("resumed")),
+                fence_s=sum(fences) if fences else None,
+                system_s=recovery.seconds,
+                total_s=recovery.entries[-1].elapsed_s - killed.elapsed_s if killed else None,
+            )
+        )
+    return rows

@@ -1,0 +1,148 @@
+"""One run on disk: its directory, everything the engine leaves in it, and the reports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from chaos.engine import CONTROL, REFERENCE, RUN, Engine, Judged
+from chaos.fingerprint import fingerprint
+from chaos.journal import Journal
+from chaos.report.html import write_report
+from chaos.report.junit import write_junit
+from chaos.report.screen import Screen
+from chaos.report.summary import fault_rows, recovery_rows
+from chaos.scenario import Scenario
+from chaos.targets.base import Target
+from chaos.verdict import Conclusion, Verdict
+from leto.core.errors import ConfigError
+from verify.history import BENCH
+from verify.ledger import LedgerError, ledger_path, read_ledger
+
+_MAX_RUNS_A_SECOND = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What to run, and the words that ask for it again."""
+
+    scenario: Scenario
+    file: Path
+    overrides: tuple[str, ...] = ()
+    mutant: str | None = None
+    runs_dir: Path
+
+    @property
+    def repeat(self) -> str:
+        words = ["leto-chaos", "run", str(self.file), *(w for o in self.overrides for w in ("--set", o))]
+        return shlex.join([*words, *(("--mutant", self.mutant) if self.mutant else ())])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    directory: Path
+    conclusion: Conclusion
+
+
+def run_order(order: Order, target: Target, reference_target: Target, screen: Screen) -> Finished:
+    """Run the scenario and leave every artefact. Raises ConfigError for what the targets do not have, KeyboardInterrupt with
+    everything closed. Our own mistakes end as the verdict ``internal``, their traceback in internal-error.txt."""
+    directory = create_directory(order.runs_dir, order.scenario.name, order.scenario.seed, datetime.now(UTC))
+    (directory / "scenario.yaml").write_text(order.scenario.resolved_yaml())
+    where = fingerprint(order.scenario.resolved_yaml())
+    (directory / "fingerprint.json").write_text(json.dumps(where, indent=2) + "\n")
+    journal = Journal(directory / "journal.jsonl", screen.listen)
+    try:
+        engine = Engine(
+            order.scenario, directory, journal, target=target, reference_target=reference_target, mutant=order.mutant
+        )
+        judged = engine.run()
+        _write_reports(order, directory, journal, judged, where)
+        return Finished(directory=directory, conclusion=judged.conclusion)
+    except KeyboardInterrupt:
+        journal.append("", BENCH, "interrupted")
+        raise
+    except ConfigError:
+        raise  # the targets do not have what the scenario names: the person's mistake, not ours
+    except Exception as error:
+        (directory / "internal-error.txt").write_text(traceback.format_exc())
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}; see {directory / 'internal-error.txt'}"
+        conclusion = Conclusion(Verdict.INTERNAL, what)
+        journal.append("", BENCH, "internal-error", reason=what)
+        _write_verdict(order, directory, conclusion, None)
+        return Finished(directory=directory, conclusion=conclusion)
+    finally:
+        journal.close()
+
+
+def create_directory(runs_dir: Path, name: str, seed: int, now: datetime) -> Path:
+    """``runs_dir/<name>/<utc>-<seed>``, new, and ``latest`` beside it pointing there."""
+    stem = f"{now:%Y%m%dT%H%M%SZ}-{seed}"
+    parent = runs_dir / name
+    parent.mkdir(parents=True, exist_ok=True)
+    for attempt in range(_MAX_RUNS_A_SECOND):
+        directory = parent / (f"{stem}.{attempt}" if attempt else stem)
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            continue
+        link = parent / f".latest-{os.getpid()}"
+        link.symlink_to(directory.name)
+        link.replace(parent / "latest")
+        return directory
+    raise ConfigError(f"{parent / stem}: {_MAX_RUNS_A_SECOND} runs of this second exist already")
+
+
+def _write_reports(order: Order, directory: Path, journal: Journal, judged: Judged, where: dict[str, object]) -> None:
+    history = journal.of_job(RUN)
+    faults = fault_rows(history)
+    write_junit(directory / "junit.xml", order.scenario.name, faults, judged.results)
+    write_report(
+        directory / "report.html",
+        scenario=order.scenario,
+        conclusion=judged.conclusion,
+        results=judged.results,
+        faults=faults,
+        recoveries=recovery_rows(history),
+        losses=_losses(directory, (REFERENCE, CONTROL, RUN)),
+        fingerprint=where,
+        repeat=order.repeat,
+    )
+    _write_verdict(order, directory, judged.conclusion, judged)
+
+
+def _losses(directory: Path, jobs: Sequence[str]) -> dict[str, dict[int, float]]:
+    """Rank 0's loss by iteration, of the jobs that left any."""
+    curves = {}
+    for job in jobs:
+        try:
+            ledger = read_ledger(ledger_path(directory / "ledger" / job, 0), cut_short=True)
+        except LedgerError:
+            continue  # the checks say why; there is nothing to draw
+        curves[job] = {t: float.fromhex(record.result.loss) for t, record in ledger.records.items()}
+    return curves
+
+
+def _write_verdict(order: Order, directory: Path, conclusion: Conclusion, judged: Judged | None) -> None:
+    results = judged.results if judged else ()
+    comparison = judged.comparison if judged else None
+    first = comparison.first if comparison else None
+    whole = {
+        "verdict": conclusion.verdict.word,
+        "exit_code": conclusion.exit_code,
+        "reason": conclusion.reason,
+        "mutant": order.mutant,
+        "checks": [
+            {"name": r.name, "judgement": r.judgement.value, "reason": r.reason, "details": dict(r.details)} for r in results
+        ],
+        "comparison": comparison.describe() if comparison else None,
+        "first_divergence": {"iteration": first.iteration, "rank": first.rank, "tensor": first.name} if first else None,
+        "repeat": order.repeat,
+    }
+    (directory / "verdict.json").write_text(json.dumps(whole, indent=2) + "\n")
