@@ -1,0 +1,270 @@
+"""One of two ranks that run what test_megatron_session asserts on: python megatron_ranks.py RANK DIRECTORY.
+
+Both ranks run every experiment in the same order in one process, because imports and groups take longer than all of
+them. What an experiment saw goes to DIRECTORY/rank<N>.json.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from leto.megatron.preload import preload
+
+preload()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch.optim.adamw import adamw  # noqa: E402
+
+from leto.core.config import Workload  # noqa: E402
+from leto.core.geometry import CodedGeometry, Protection, Segment  # noqa: E402
+from leto.core.layout import updater_allocations  # noqa: E402
+from leto.core.records import LiveState, Post, UpdateValues, decode_post, encode_record  # noqa: E402
+from leto.megatron import retained  # noqa: E402
+from leto.megatron.training import TrainingSession, join_process_groups  # noqa: E402
+
+WORKLOAD = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=6)
+PROTECTION = Protection(page_bytes=64 << 10, data_pages=60, tier1_pages=16, tier2_pages=1, chunk_pages=12)
+RECORD_SLOT_BYTES = 256 << 10
+GARBAGE = 0xA5
+
+
+def digests(session: TrainingSession) -> dict[str, str]:
+    """Every bit of the training state, by name."""
+    state = {entry.name: hashlib.sha256(entry.data).hexdigest()[:16] for entry in session.entries()}
+    for name, value in asdict(session.live_state()).items():
+        state[f"live/{name}"] = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+    return state
+
+
+def plain(session: TrainingSession, iterations: range) -> list[dict[str, Any]]:
+    seen = []
+    for iteration in iterations:
+        session.compute(iteration)
+        seen.append(asdict(session.plain_step(iteration)) | digests(session))
+    return seen
+
+
+# live_state and restore_live in a new process's session, with and without the part that matters.
+
+
+def copy_coded(session: TrainingSession) -> list[tuple[torch.Tensor, ...]]:
+    return [(s.master.clone(), s.moments["exp_avg"].clone(), s.moments["exp_avg_sq"].clone()) for s in session.shards]
+
+
+def restored(rank: int, coded: list[tuple[torch.Tensor, ...]], state: LiveState | None) -> TrainingSession:
+    session = TrainingSession(WORKLOAD, rank=rank)
+    for shard, (master, exp_avg, exp_avg_sq) in zip(session.shards, coded, strict=True):
+        shard.master.copy_(master)
+        shard.moments["exp_avg"].copy_(exp_avg)
+        shard.moments["exp_avg_sq"].copy_(exp_avg_sq)
+    session.cast_derived()
+    session.gather_derived()
+    if state is not None:
+        session.restore_live(state)
+    return session
+
+
+def round_trip(rank: int) -> dict[str, Any]:
+    first = TrainingSession(WORKLOAD, rank=rank)
+    plain(first, range(1, 3))
+    coded, state = copy_coded(first), first.live_state()
+    expected = plain(first, range(3, 5))
+    again = plain(restored(rank, coded, state), range(3, 5))
+
+    def without(**changes: Any) -> list[dict[str, Any]]:
+        return plain(restored(rank, coded, LiveState(**{**vars(state), **changes})), range(3, 5))
+
+    fresh = TrainingSession(WORKLOAD, rank=rank).live_state()
+    return {
+        "expected": expected,
+        "again": again,
+        "generators forgotten": without(generators=fresh.generators),
+        "buffers forgotten": without(mutable=fresh.mutable),
+        "cursor forgotten": without(data_cursor=0),
+        "step forgotten": without(applied_steps=0),
+    }
+
+
+# Leto's split of the step, with torch's AdamW on slices of the coded arrays in the place of the kernel.
+
+
+class Memory:
+    """Allocations by name, as a pool would hand them out: zeroed, whole pages, kept across sessions."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def allocate(self, name: str, byte_count: int) -> None:
+        assert byte_count % PROTECTION.page_bytes == 0
+        self.blocks.setdefault(name, np.zeros(byte_count, np.uint8))
+
+    def place(self, name: str) -> npt.NDArray[np.uint8]:
+        return self.blocks[name]
+
+
+def attach(rank: int, memory: Memory, *, initial: bool) -> tuple[TrainingSession, CodedGeometry]:
+    def bind(ddp: Any) -> None:
+        for allocation in retained.buffer_allocations(ddp, PROTECTION.page_bytes):
+            memory.allocate(allocation.name, allocation.byte_count)
+        retained.bind_buffers(ddp, memory.place, initial=initial)
+
+    session = TrainingSession(WORKLOAD, rank=rank, bind_buffers=bind)
+    geometry = CodedGeometry(protection=PROTECTION, segments=retained.coded_segments(session))
+    gradients = retained.gradient_geometry(session, PROTECTION)
+    for allocation in updater_allocations(geometry, gradients, RECORD_SLOT_BYTES):
+        memory.allocate(allocation.name, allocation.byte_count)
+    retained.bind_optimizer(session, memory.place, initial=initial)
+    return session, geometry
+
+
+def floats_at(address: int, count: int) -> torch.Tensor:
+    return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
+
+
+def update_in_chunks(session: TrainingSession, geometry: CodedGeometry, memory: Memory, values: UpdateValues) -> None:
+    arrays = [torch.from_numpy(memory.place(name)).view(torch.float32) for name in ("master", "exp_avg", "exp_avg_sq")]
+    gradients = retained.GradientAddresses(session)
+    for chunk in range(geometry.chunk_count):
+        for segment in geometry.chunk_segments(chunk):
+            gradient = floats_at(gradients.of(segment), segment.count)
+            if values.clip:
+                gradient = gradient * float.fromhex(values.clip)
+            update_slice(session, segment, arrays, gradient, values)
+
+
+def update_slice(
+    session: TrainingSession, segment: Segment, arrays: list[torch.Tensor], gradient: torch.Tensor, values: UpdateValues
+) -> None:
+    master, exp_avg, exp_avg_sq = (array[segment.first : segment.stop] for array in arrays)
+    lr, weight_decay = values.learning_rates[segment.optimizer][segment.param_group]
+    beta1, beta2 = session.spec.adam_betas
+    adamw(
+        [master],
+        [gradient],
+        [exp_avg],
+        [exp_avg_sq],
+        [],
+        [torch.tensor(float(values.applied_step - 1))],
+        foreach=False,
+        fused=False,
+        amsgrad=False,
+        maximize=False,
+        beta1=beta1,
+        beta2=beta2,
+        lr=lr,
+        weight_decay=weight_decay,
+        eps=1e-8,
+    )
+
+
+def in_chunks(
+    session: TrainingSession, geometry: CodedGeometry, memory: Memory, iteration: int
+) -> tuple[dict[str, Any], Post, bool]:
+    """One iteration in Leto's order (U49) without its protocol: what it saw, POST, whether gradients stayed as they were."""
+    session.compute(iteration)
+    values, result = session.prepare_update(iteration)
+    post = Post(
+        iteration=iteration,
+        layout_hash=geometry.layout_hash(),
+        next_live=session.live_state(),
+        values=values,
+        result=result,
+    )
+    before = gradient_bytes(memory)
+    update_in_chunks(session, geometry, memory, values)
+    unchanged = before == gradient_bytes(memory)
+    session.set_applied_steps(values.applied_step)
+    session.cast_derived()
+    session.gather_derived()
+    assert session.live_state() == post.next_live, "live state moved after POST"
+    return asdict(result) | digests(session), post, unchanged
+
+
+def gradient_bytes(memory: Memory) -> str:
+    blocks = [block for name, block in sorted(memory.blocks.items()) if name.startswith("gradients/")]
+    return hashlib.sha256(b"".join(block.tobytes() for block in blocks)).hexdigest()
+
+
+def chunked(rank: int) -> dict[str, Any]:
+    expected = plain(TrainingSession(WORKLOAD, rank=rank), range(1, 6))
+    memory = Memory()
+    session, geometry = attach(rank, memory, initial=True)
+    runs = [in_chunks(session, geometry, memory, iteration) for iteration in range(1, 4)]
+    post = decode_post(encode_record(runs[-1][1], RECORD_SLOT_BYTES), 3)
+    # A new session over the same memory, as after a takeover; what derives from the masters is lost.
+    for name, block in memory.blocks.items():
+        if name.startswith("derived/"):
+            block.fill(GARBAGE)
+    del session
+    taken_over, same = attach(rank, memory, initial=False)
+    taken_over.cast_derived()
+    taken_over.gather_derived()
+    taken_over.restore_live(post.next_live)
+    runs += [in_chunks(taken_over, same, memory, iteration) for iteration in range(4, 6)]
+    return {
+        "expected": expected,
+        "chunked": [seen for seen, _, _ in runs],
+        "gradients_unchanged": [unchanged for _, _, unchanged in runs],
+        "clips": [post.values.clip for _, post, _ in runs],
+        "rates": [post.values.learning_rates for _, post, _ in runs],
+        "layout_hashes": [geometry.layout_hash(), same.layout_hash()],
+        "geometry": describe(taken_over, same, memory),
+    }
+
+
+def describe(session: TrainingSession, geometry: CodedGeometry, memory: Memory) -> dict[str, Any]:
+    """Sizes, and whether gradient pages are exactly those that hold owned gradients."""
+    addresses = retained.GradientAddresses(session)
+    covered = set()
+    for name, block in memory.blocks.items():
+        first = block.ctypes.data
+        for segment in geometry.segments:
+            offset = addresses.of(segment) - first
+            if name.startswith("gradients/") and 0 <= offset < len(block):
+                last = offset + 4 * segment.count - 1
+                covered |= {(name, page) for page in range(offset // PROTECTION.page_bytes, last // PROTECTION.page_bytes + 1)}
+    pages = {(p.allocation, p.page_index) for p in retained.gradient_geometry(session, PROTECTION).pages}
+    tails = [memory.place(name).view(np.float32)[geometry.element_count :] for name in ("master", "exp_avg", "exp_avg_sq")]
+    spanning = [len({(s.optimizer, s.param_group) for s in geometry.chunk_segments(c)}) for c in range(geometry.chunk_count)]
+    return {
+        "elements": geometry.element_count,
+        "chunks": geometry.chunk_count,
+        "groups": geometry.group_count,
+        "gradient_pages": sorted(pages),
+        "gradient_pages_expected": sorted(covered),
+        "allocations": {name: len(block) for name, block in memory.blocks.items()},
+        "coded_padding_is_zero": not any(tail.any() for tail in tails),
+        "param_groups_of_a_chunk": max(spanning),
+        "parameters": sum(parameter.numel() for parameter in session.model.parameters()),
+    }
+
+
+def deterministic(rank: int) -> dict[str, Any]:
+    return {"runs": [plain(TrainingSession(WORKLOAD, rank=rank), range(1, 4)) for _ in range(2)]}
+
+
+EXPERIMENTS: tuple[Callable[[int], dict[str, Any]], ...] = (deterministic, round_trip, chunked)
+
+
+def main(rank: int, directory: Path) -> None:
+    store = dist.FileStore(str(directory / "store"), WORKLOAD.world_size)
+    join_process_groups(WORKLOAD, store=store, rank=rank, timeout_s=60)
+    seen = {experiment.__name__: experiment(rank) for experiment in EXPERIMENTS}
+    (directory / f"rank{rank}.json").write_text(json.dumps(seen))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))

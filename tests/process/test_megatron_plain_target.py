@@ -1,0 +1,103 @@
+"""The reference: it trains, equals itself bit for bit, and ends as a failure when a worker does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from chaos.targets.base import Outcome, OutcomeStatus, RunSpec
+from chaos.targets.plain import PlainJob, PlainTarget
+from leto.core.config import Timeouts, Workload
+from leto.core.events import Event
+from leto.core.geometry import Protection
+from verify.ledger import read_ledgers
+
+pytestmark = pytest.mark.process
+
+DEADLINE_S = 60.0
+
+
+def spec(directory: Path, iterations: int) -> RunSpec:
+    (directory / "ledger").mkdir(parents=True)
+    return RunSpec(
+        name="reference",
+        workload=Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=iterations),
+        protection=Protection(),
+        output_dir=directory,
+        ledger_dir=directory / "ledger",
+    )
+
+
+def next_event(job: PlainJob, name: str) -> Event:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        event = job.next_event(deadline - time.monotonic())
+        if event is not None and event.name == name:
+            return event
+    raise AssertionError(f"no {name} in {DEADLINE_S} s")
+
+
+def run(directory: Path, iterations: int) -> list[Event]:
+    job = PlainTarget().start(spec(directory, iterations))
+    events = []
+    try:
+        while not events or events[-1].name != "job-ended":
+            event = job.next_event(DEADLINE_S)
+            assert event is not None, f"silence after {[e.name for e in events]}"
+            events.append(event)
+        assert job.finish(DEADLINE_S) == Outcome(OutcomeStatus.COMPLETED)
+        assert job.next_event(0.0) is None
+    finally:
+        residue = job.close()
+    assert residue.leaks == ()
+    return events
+
+
+def test_two_runs_are_equal_in_every_bit(tmp_path: Path) -> None:
+    events = run(tmp_path / "a", 3)
+    run(tmp_path / "b", 3)
+    a, b = (read_ledgers(tmp_path / name / "ledger") for name in "ab")
+    assert a == b
+    assert [e.fields["iteration"] for e in events if e.name == "iteration" and e.fields["rank"] == 1] == [1, 2, 3]
+    losses = [a[0].records[t].result.loss for t in (1, 2, 3)]
+    assert len(set(losses)) == 3
+    assert losses == [a[1].records[t].result.loss for t in (1, 2, 3)]  # reduced over the ranks
+    assert a[0].records[3].state != a[0].records[2].state
+
+
+def test_a_killed_worker_ends_the_job(tmp_path: Path) -> None:
+    job = PlainTarget().start(spec(tmp_path, 1000))
+    try:
+        pids = {e.fields["rank"]: e.fields["pid"] for e in (next_event(job, "ready"), next_event(job, "ready"))}
+        next_event(job, "iteration")
+        os.kill(pids[1], signal.SIGKILL)
+        failure = next_event(job, "failure")
+        assert failure.fields["rank"] == 1
+        assert failure.fields["cause"].startswith("exit status -9")
+        ended = next_event(job, "job-ended")
+        assert ended.fields["status"] == "failed"
+        assert job.finish(DEADLINE_S).status is OutcomeStatus.FAILED
+    finally:
+        assert job.close().leaks == ()
+
+
+def test_a_silent_job_is_ended(tmp_path: Path) -> None:
+    job = PlainTarget(Timeouts(start_s=0.0)).start(spec(tmp_path, 1))
+    try:
+        failure = next_event(job, "failure")
+        assert failure.fields["cause"] == "no progress in time"
+    finally:
+        assert job.close().leaks == ()
+
+
+def test_close_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    job = PlainTarget().start(spec(tmp_path, 1000))
+    pids = [next_event(job, "ready").fields["pid"] for _ in range(2)]
+    assert job.close().leaks == ()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
