@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
@@ -79,6 +80,7 @@ void adam(Address master, Address exp_avg, Address exp_avg_sq, const std::vector
 NB_MODULE(_kernels, module) {
   module.doc() = "Native host kernels over page addresses; every call releases the GIL.";
   module.attr("row") = leto::row().name;
+  module.attr("supported_rows") = leto::supported_rows();
   module.attr("adam_block") = leto::kAdamBlock;
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   module.def("copy_pages", &copy_pages, "source"_a, "target"_a, "page_bytes"_a, "park"_a.none() = nb::none(), unlocked);

@@ -1,5 +1,8 @@
 #include "rows.h"
 
+#include <cstdlib>
+#include <cstring>
+
 #include "adam_rows.h"
 #include "combine_portable.h"
 
@@ -20,19 +23,29 @@ const Row kRows[] = {
 #endif
 };
 
-const Row* best_row() {
-  const Row* best = nullptr;
+const Row& choose_row() {
+  const char* forced = std::getenv("LETO_KERNEL_ROW");
+  const Row* chosen = nullptr;
   for (const Row& candidate : kRows) {
-    if (candidate.supported()) best = &candidate;
+    if (candidate.supported() && (!forced || std::strcmp(forced, candidate.name) == 0)) chosen = &candidate;
   }
-  return best;
+  if (!chosen) throw std::invalid_argument("LETO_KERNEL_ROW names no row that this processor supports");
+  return *chosen;
 }
 
 }  // namespace
 
 const Row& row() {
-  static const Row* const best = best_row();
-  return *best;
+  static const Row& chosen = choose_row();
+  return chosen;
+}
+
+std::vector<std::string> supported_rows() {
+  std::vector<std::string> names;
+  for (const Row& candidate : kRows) {
+    if (candidate.supported()) names.emplace_back(candidate.name);
+  }
+  return names;
 }
 
 }  // namespace leto

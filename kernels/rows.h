@@ -1,9 +1,10 @@
-// One row per instruction set: the inner loops that have more than one implementation. The best row that this processor
-// supports is chosen once. A new instruction set adds files with its suffix and a row in rows.cpp.
+// One row per instruction set: the inner loops that have more than one implementation. The row is chosen once. A new instruction set adds files with its suffix and a row in rows.cpp.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "pages.h"
 
@@ -56,6 +57,10 @@ struct Row {
   AdamHalves adam_fused;     // fused multiply-add in the moments
 };
 
+// The row in use: the best supported one, or the one that the environment variable LETO_KERNEL_ROW names, which is how one
+// machine tests them all. Throws std::invalid_argument when that row is not supported here.
 const Row& row();
+
+std::vector<std::string> supported_rows();
 
 }  // namespace leto

@@ -14,7 +14,9 @@ Segment: TypeAlias = tuple[int, int, float | None, float | None, float, float, f
 is a double that the kernel rounds to fp32 once. clip multiplies the gradient, decay the master; None skips the operation."""
 
 row: str
-"""Name of the instruction-set row chosen on this processor."""
+"""Name of the instruction-set row in use: the best supported one, or the one that LETO_KERNEL_ROW names."""
+supported_rows: list[str]
+"""Rows that this processor supports, best last."""
 adam_block: int
 """Elements in the block that an armed adam leaves torn."""
 
