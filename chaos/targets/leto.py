@@ -1,0 +1,273 @@
+"""Leto as a system under test: a job of its own processes, watched through its events and hurt through its retained memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from chaos.mutants import find_mutant
+from chaos.schedule import Injection
+from chaos.targets import no_updater
+from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec, Updater
+from chaos.targets.leto_probe import PROBES, Aim, aim_path, read_aim
+from leto.core.config import DEFAULT_UPDATER, JobConfig, Timeouts
+from leto.core.events import Event
+from leto.megatron.models import model_spec
+from leto.memory.client import Pool
+from leto.memory.messages import Role
+from leto.runtime.process import Spawned, last_line, wait_pidfd
+
+_READ_BYTES = 1 << 16
+
+
+class LetoTarget:
+    """Starts Leto. Implements chaos.targets.base.Target."""
+
+    def start(self, spec: RunSpec) -> LetoJob:
+        model_spec(spec.workload)  # refuses what cannot be trained before any process exists
+        armed = ArmedFile(spec.output_dir / "armed.json")
+        armed.write(spec.injections)
+        config_path = spec.output_dir / "job.json"
+        config_path.write_text(_job_config(spec, armed.path).to_json())
+        return LetoJob.spawn(config_path, spec, armed)
+
+
+def _job_config(spec: RunSpec, armed_path: Path) -> JobConfig:
+    plugins = list(PROBES)
+    updater = DEFAULT_UPDATER
+    if spec.updater is Updater.NONE:
+        plugins.append(no_updater.PLUGIN)
+        updater = no_updater.UPDATER
+    if spec.mutant is not None:
+        plugins.append(find_mutant(spec.mutant).plugin)
+    return JobConfig(
+        name=spec.name,
+        workload=spec.workload,
+        protection=spec.protection,
+        output_dir=str(spec.output_dir),
+        updater=updater,
+        plugins=tuple(plugins),
+        plugin_options={
+            "armed_file": str(armed_path),
+            "aimed_dir": str(spec.output_dir),
+            "ledger_dir": str(spec.ledger_dir),
+        },
+    )
+
+
+class ArmedFile:
+    """The injections that trainers which start from now on are armed with."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._injections: tuple[Injection, ...] = ()
+
+    def write(self, injections: tuple[Injection, ...]) -> None:
+        self._injections = injections
+        whole = self.path.with_suffix(".new")
+        whole.write_text(json.dumps([i.to_json() for i in injections], indent=1))
+        whole.replace(self.path)
+
+    def remove(self, injection: Injection) -> None:
+        self.write(tuple(i for i in self._injections if i.token != injection.token))
+
+
+class EventStream:
+    """JSON lines from the job's event pipe."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._partial = b""
+        self._events: deque[Event] = deque()
+        self.ended = False
+
+    def next(self, timeout_s: float) -> Event | None:
+        deadline = time.monotonic() + timeout_s
+        while not self._events and not self.ended and _readable(self._fd, deadline - time.monotonic()):
+            self._read()
+        return self._events.popleft() if self._events else None
+
+    def _read(self) -> None:
+        data = os.read(self._fd, _READ_BYTES)
+        self.ended = not data
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            raw = json.loads(line)
+            self._events.append(Event(raw.pop("event"), raw))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class LetoJob:
+    """A running Leto job. Implements chaos.targets.base.RunningJob."""
+
+    def __init__(self, process: Spawned, stream: EventStream, spec: RunSpec, armed: ArmedFile) -> None:
+        self._process = process
+        self._stream = stream
+        self._spec = spec
+        self._armed = armed
+        self._timeouts = Timeouts()
+        self._outcome: Outcome | None = None
+        self._services: dict[str, int] = {}  # name -> pidfd
+        self._sockets: list[Path] = []
+        self._trainers: dict[int, tuple[int, int]] = {}  # rank -> (pid, pidfd) of the current epoch
+        self._pools: dict[int, Pool] = {}
+
+    @staticmethod
+    def spawn(config_path: Path, spec: RunSpec, armed: ArmedFile) -> LetoJob:
+        read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        argv = [sys.executable, "-m", "leto.cli", "train", str(config_path)]
+        argv += ["--events-fd", str(write_fd), "--parent-pid", str(os.getpid())]
+        try:
+            process = Spawned.start("leto", argv, log_path=spec.output_dir / "agent.log", pass_fds=[write_fd])
+        except BaseException:
+            os.close(read_fd)
+            raise
+        finally:
+            os.close(write_fd)
+        return LetoJob(process, EventStream(read_fd), spec, armed)
+
+    def next_event(self, timeout_s: float) -> Event | None:
+        if self._outcome is not None:
+            return None
+        event = self._stream.next(timeout_s)
+        if event is None:
+            return self._ended_without_a_word() if self._stream.ended else None
+        if event.name == "job-started":
+            self._services = {name: os.pidfd_open(pid) for name, pid in event.fields["services"].items()}
+            self._sockets = [Path(path) for path in event.fields["pool_sockets"]]
+        elif event.name == "ready":
+            self._meet(event.fields["rank"], event.fields["pid"], event.fields["epoch"])
+        elif event.name == "job-ended":
+            self._outcome = Outcome(OutcomeStatus(event.fields["status"]), event.fields["reason"])
+        return event
+
+    def _ended_without_a_word(self) -> Event:
+        code = self._process.wait(self._timeouts.stop_s)
+        reason = f"the agent ended with exit code {code}: {last_line(self._process.log_path) or 'no output'}"
+        self._outcome = Outcome(OutcomeStatus.FAILED, reason)
+        return Event("job-ended", {"status": self._outcome.status.value, "reason": reason})
+
+    def _meet(self, rank: int, pid: int, epoch: int) -> None:
+        """A trainer is ready: remember how to kill it, and map its rank's retained memory once."""
+        self._forget(rank)
+        try:
+            self._trainers[rank] = (pid, os.pidfd_open(pid))
+        except ProcessLookupError:  # it died again already
+            return
+        if rank not in self._pools:
+            pool = Pool.connect(
+                self._sockets[rank],
+                rank=rank,
+                epoch=epoch,
+                role=Role.OBSERVER,
+                page_bytes=self._spec.protection.page_bytes,
+                timeout_s=self._timeouts.stop_s,
+            )
+            pool.table()
+            self._pools[rank] = pool
+
+    def _forget(self, rank: int) -> None:
+        if rank in self._trainers:
+            os.close(self._trainers.pop(rank)[1])
+
+    def parked(self, injection: Injection) -> bool:
+        pool = self._pools.get(injection.rank)
+        return pool is not None and pool.control.park_token == injection.token
+
+    def damage(self, injection: Injection) -> str:
+        aim = self._aim(injection)
+        if injection.fill_seed is None:
+            return "" if aim is None else f"parked in group {aim.group}{_chunk(aim)}"
+        if aim is None or not aim.target:
+            raise FaultNotInjected(f"{injection.label}: {injection.kernel} has no target that could be filled")
+        page_bytes = self._spec.protection.page_bytes
+        first = int(injection.progress * len(aim.target) * page_bytes)
+        filled = _fill_random(self._pools[injection.rank], aim, page_bytes, first, injection.fill_seed)
+        return f"filled {filled} bytes of {aim.target[0].allocation} from byte {first} on with random bytes"
+
+    def _aim(self, injection: Injection) -> Aim | None:
+        if injection.kernel is None:
+            return None
+        if not aim_path(self._spec.output_dir, injection.token).exists():
+            raise FaultNotInjected(f"{injection.label}: parked without saying where")
+        return read_aim(self._spec.output_dir, injection.token)
+
+    def disarm(self, injection: Injection) -> None:
+        self._armed.remove(injection)
+
+    def kill(self, injection: Injection) -> None:
+        if injection.rank not in self._trainers:
+            raise FaultNotInjected(f"{injection.label}: rank {injection.rank} has no trainer")
+        pid, pidfd = self._trainers[injection.rank]
+        try:
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            raise FaultNotInjected(f"{injection.label}: rank {injection.rank} (pid {pid}) is gone already") from None
+
+    def finish(self, timeout_s: float) -> Outcome:
+        assert self._outcome is not None, "finish is called after job-ended"
+        if not self._process.ended(timeout_s):
+            raise TimeoutError(f"the agent (pid {self._process.pid}) did not end in {timeout_s:g} s")
+        return self._outcome
+
+    def close(self) -> Residue:
+        orderly = self._outcome is not None
+        leaks = list(self._survivors()) if orderly else []
+        self._process.stop(self._timeouts.stop_s)  # the kernel ends the rest with it: each dies with its parent
+        leaks += [leak for leak in self._survivors(self._timeouts.stop_s) if leak not in leaks]
+        leaks += [f"socket {path}" for path in self._sockets if orderly and path.exists()]
+        self._release()
+        return Residue(tuple(leaks))
+
+    def _survivors(self, timeout_s: float = 0.0) -> Iterator[str]:
+        """Processes of the job, other than the agent, that have not ended within ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        members = list(self._services.items())
+        members += [(f"trainer of rank {rank}", pidfd) for rank, (_, pidfd) in self._trainers.items()]
+        for name, pidfd in members:
+            if not wait_pidfd(pidfd, deadline - time.monotonic()):
+                yield f"process {name}"
+
+    def _release(self) -> None:
+        self._stream.close()
+        for pidfd in self._services.values():
+            os.close(pidfd)
+        for rank in list(self._trainers):
+            self._forget(rank)
+        for pool in self._pools.values():
+            pool.close()
+        self._process.close()
+
+
+def _chunk(aim: Aim) -> str:
+    return "" if aim.chunk is None else f" chunk {aim.chunk}"
+
+
+def _fill_random(pool: Pool, aim: Aim, page_bytes: int, first_byte: int, seed: int) -> int:
+    """Overwrite the target from ``first_byte`` to its end; returns how many bytes that were."""
+    generator = np.random.default_rng(seed)
+    filled = 0
+    for position, page in enumerate(aim.target):
+        skip = min(max(first_byte - position * page_bytes, 0), page_bytes)
+        begin = page.page_index * page_bytes + skip
+        count = page_bytes - skip
+        pool.bytes(page.allocation)[begin : begin + count] = generator.integers(0, 256, count, dtype=np.uint8)
+        filled += count
+    return filled
+
+
+def _readable(fd: int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(max(timeout_s, 0.0) * 1000))
