@@ -158,15 +158,22 @@ class Channel:
             raise
 
     def request(self, message: Message, timeout_s: float) -> tuple[Any, list[int]]:
-        """Send, then wait for the one answer."""
+        """Send, then wait for the one answer. A deadline that passes closes the channel: the late answer must not be
+        taken for the next request's."""
         deadline = time.monotonic() + timeout_s
-        self.send(message, timeout_s=timeout_s)
-        return self.receive(deadline - time.monotonic())
+        try:
+            self.send(message, timeout_s=timeout_s)
+            return self.receive(deadline - time.monotonic())
+        except JobError:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._socket.close()
 
     def _poll(self, events: int, timeout_s: float) -> bool:
+        if self._socket.fileno() < 0:
+            raise PeerClosed("the connection is closed")
         poller = select.poll()
         poller.register(self._socket, events)
         return bool(poller.poll(max(timeout_s, 0.0) * 1000))
