@@ -83,6 +83,8 @@ def model_spec(workload: Workload) -> ModelSpec:
         raise ConfigError(f"precision: {workload.precision!r} is not supported; supported: bf16")
     if workload.iterations < 1:
         raise ConfigError(f"iterations: {workload.iterations} is not positive")
+    if workload.seed < 0:
+        raise ConfigError(f"seed: {workload.seed} is negative")
     _check_parallel(spec, workload.data_parallel, workload.expert_parallel)
     return spec
 

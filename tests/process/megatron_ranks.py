@@ -251,7 +251,11 @@ def describe(session: TrainingSession, geometry: CodedGeometry, memory: Memory) 
 
 
 def deterministic(rank: int) -> dict[str, Any]:
-    return {"runs": [plain(TrainingSession(WORKLOAD, rank=rank), range(1, 4)) for _ in range(2)]}
+    sessions = []
+    for _ in range(2):
+        session = TrainingSession(WORKLOAD, rank=rank)
+        sessions.append({"initial": digests(session), "run": plain(session, range(1, 4))})
+    return {"sessions": sessions}
 
 
 EXPERIMENTS: tuple[Callable[[int], dict[str, Any]], ...] = (deterministic, round_trip, chunked)

@@ -54,12 +54,19 @@ def differing(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> set[str]:
 
 
 def test_two_sessions_are_equal_in_every_bit(seen: list[dict[str, Any]], rank: int) -> None:
-    first, second = seen[rank]["deterministic"]["runs"]
+    first, second = seen[rank]["deterministic"]["sessions"]
     assert first == second
 
 
+def test_ranks_start_from_the_same_dense_parameters_and_their_own_experts(seen: list[dict[str, Any]]) -> None:
+    a, b = (seen[rank]["deterministic"]["sessions"][0]["initial"] for rank in RANKS)
+    parameters = {name for name in a if name.startswith("param/")}
+    differs = {name for name in parameters if a[name] != b[name]}
+    assert differs == {name for name in parameters if ".experts." in name}
+
+
 def test_training_changes_the_whole_state(seen: list[dict[str, Any]], rank: int) -> None:
-    first, _, third = seen[rank]["deterministic"]["runs"][0]
+    first, _, third = seen[rank]["deterministic"]["sessions"][0]["run"]
     changed = differing([first], [third])
     still = {name for name in first if name not in changed}
     # Nothing draws from these two, nothing is skipped, bf16 has no loss scale, and a norm's weight is 1 in bf16 for a while.
@@ -68,7 +75,7 @@ def test_training_changes_the_whole_state(seen: list[dict[str, Any]], rank: int)
 
 
 def test_ranks_agree_on_loss_norm_and_rates(seen: list[dict[str, Any]]) -> None:
-    a, b = (seen[rank]["deterministic"]["runs"][0] for rank in RANKS)
+    a, b = (seen[rank]["deterministic"]["sessions"][0]["run"] for rank in RANKS)
     for name in ("loss", "grad_norm", "live/learning_rates", "live/scheduler_steps", "live/applied_steps"):
         assert [record[name] for record in a] == [record[name] for record in b]
 
