@@ -1,0 +1,366 @@
+"""What every implementation of the code's kernels must do, and how the native ones park (U50)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import galois
+import numpy as np
+import pytest
+from kernel_backends import BACKEND_NAMES, BACKENDS, Backend, Page, addresses, blank, random_pages, same
+
+from leto import _kernels
+from leto.core.errors import Unrecoverable
+from leto.core.failpoints import Park
+from leto.core.reed_solomon import transform_size
+from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment, CodeShape
+from leto.device.host_kernels import ADAM_BLOCK, HostKernels
+
+PAGE_BYTES = 256
+WAIT_S = 30.0
+
+every_backend = pytest.mark.parametrize("kernels", BACKENDS, ids=BACKEND_NAMES)
+
+
+def encoded(kernels: Backend, shape: CodeShape, columns: list[int], data: list[Page]) -> list[Page]:
+    target = blank(shape.tier1_pages, shape.page_bytes)
+    kernels.encode(shape, columns, addresses(data), addresses(target))
+    return target
+
+
+# --- the erasure code -------------------------------------------------------------------------------------------------
+
+
+@every_backend
+def test_encode_gives_the_published_coefficients(kernels: Backend) -> None:
+    """A data page of ones shows the coefficients themselves."""
+    shape = CodeShape(page_bytes=PAGE_BYTES, tier1_pages=16)
+    one = np.ones(PAGE_BYTES // 4, "<u4").view(np.uint8)
+    shown = {c: [int(p.view("<u4")[0]) for p in encoded(kernels, shape, [c], [one])] for c in (0, 15, 16)}
+    assert (shown[0][0], shown[15][3], shown[16][0]) == (0x06CD8D9B, 0x050A0A14, 0x9D30D2C4)
+
+
+@pytest.fixture(scope="module")
+def field() -> type[galois.FieldArray]:
+    return galois.GF(2**32, irreducible_poly="x^32+x^7+x^6+x^2+1", primitive_element="x", verify=False)
+
+
+@every_backend
+@pytest.mark.parametrize("tier1", [1, 2, 4, 8, 16])
+def test_parity_is_interpolation(kernels: Backend, tier1: int, field: type[galois.FieldArray]) -> None:
+    """The independent view: row j is the sum over blocks of the value at j of the polynomial through the block's data."""
+    shape = CodeShape(page_bytes=16, tier1_pages=tier1)
+    m = transform_size(tier1)
+    data = random_pages(np.random.default_rng(tier1), 3 * m, shape.page_bytes)
+    words = np.array([page.view("<u4") for page in data])
+    total = field.Zeros((m, 4))
+    at_rows = field([[row**0 if power == 0 else int(field(row) ** power) for power in range(m)] for row in range(m)])
+    for block in range(3):
+        points = [m + block * m + k for k in range(m)]
+        vandermonde = field([[int(field(x) ** power) for power in range(m)] for x in points])
+        total += at_rows @ np.linalg.inv(vandermonde) @ field(words[block * m : (block + 1) * m])
+    parity = encoded(kernels, shape, list(range(3 * m)), data)
+    assert [page.view("<u4").tolist() for page in parity] == total.tolist()
+
+
+@pytest.mark.parametrize("tier1", range(1, 17))
+@pytest.mark.parametrize("page_bytes", [4, 64, 4096, 65536 + 4])
+def test_host_equals_reference(tier1: int, page_bytes: int) -> None:
+    rng = np.random.default_rng([tier1, page_bytes])
+    shape = CodeShape(page_bytes=page_bytes, tier1_pages=tier1)
+    columns = sorted(int(c) for c in rng.choice(1100, size=7, replace=False))
+    data, new = random_pages(rng, 7, page_bytes), random_pages(rng, 7, page_bytes)
+    results = []
+    for kernels in BACKENDS:
+        parity, after = encoded(kernels, shape, columns, data), blank(tier1, page_bytes)
+        kernels.update_parity(shape, columns, addresses(data), addresses(new), addresses(parity), addresses(after))
+        lost = min(tier1, 7)
+        target = blank(lost, page_bytes)
+        kernels.reconstruct(
+            shape,
+            columns[lost:],
+            addresses(new[lost:]),
+            columns[:lost],
+            addresses(target),
+            list(range(tier1)),
+            addresses(after),
+        )
+        results.append([*parity, *after, *target])
+    assert same(results[0], results[1])
+
+
+@every_backend
+def test_update_leaves_what_it_reads(kernels: Backend) -> None:
+    rng = np.random.default_rng(7)
+    shape = CodeShape(page_bytes=PAGE_BYTES, tier1_pages=4)
+    undo, data, parity = (random_pages(rng, n, PAGE_BYTES) for n in (3, 3, 4))
+    kept = [page.copy() for page in (*undo, *data, *parity)]
+    target = blank(4, PAGE_BYTES)
+    kernels.update_parity(shape, [0, 5, 9], addresses(undo), addresses(data), addresses(parity), addresses(target))
+    assert same([*undo, *data, *parity], kept)
+
+
+@every_backend
+def test_absent_columns_are_zeros(kernels: Backend) -> None:
+    rng = np.random.default_rng(8)
+    shape = CodeShape(page_bytes=PAGE_BYTES, tier1_pages=5)
+    data = random_pages(rng, 2, PAGE_BYTES)
+    whole = [data[0], np.zeros(PAGE_BYTES, np.uint8), data[1]]
+    assert same(encoded(kernels, shape, [4, 9], data), encoded(kernels, shape, [4, 7, 9], whole))
+
+
+@every_backend
+def test_more_lost_than_rows_is_unrecoverable(kernels: Backend) -> None:
+    shape = CodeShape(page_bytes=PAGE_BYTES, tier1_pages=2)
+    parity, target = blank(1, PAGE_BYTES), blank(2, PAGE_BYTES)
+    with pytest.raises(Unrecoverable, match=r"2 pages of the group are lost, 1 solvable"):
+        kernels.reconstruct(shape, [], [], [0, 1], addresses(target), [1], addresses(parity))
+
+
+@every_backend
+@pytest.mark.parametrize("lost", [0, 1, 3])
+@pytest.mark.parametrize("where", ["data", "spare row"])
+def test_a_spare_row_finds_a_flipped_bit(kernels: Backend, lost: int, where: str) -> None:
+    rng = np.random.default_rng(9)
+    shape = CodeShape(page_bytes=20000, tier1_pages=4)  # more than one strip
+    columns = [0, 1, 2, 3, 4]
+    data = random_pages(rng, 5, shape.page_bytes)
+    parity = encoded(kernels, shape, columns, data)
+    call = (shape, columns[lost:], addresses(data[lost:]), columns[:lost])
+    target = blank(lost, shape.page_bytes)
+    kernels.reconstruct(*call, addresses(target), [0, 1, 2, 3], addresses(parity))
+    assert same(target, data[:lost])
+    victim = data[4] if where == "data" else parity[3]
+    victim[19999] ^= 1
+    with pytest.raises(Unrecoverable, match="contradicts"):
+        kernels.reconstruct(*call, addresses(target), [0, 1, 2, 3], addresses(parity))
+
+
+@pytest.mark.parametrize("bad", ["columns", "target", "tier1", "page_bytes"])
+def test_host_refuses_calls_that_do_not_fit_together(bad: str) -> None:
+    data, target = blank(2, PAGE_BYTES), blank(3, PAGE_BYTES)
+    shape = CodeShape(page_bytes=PAGE_BYTES - (bad == "page_bytes"), tier1_pages=17 if bad == "tier1" else 3)
+    columns = [0] if bad == "columns" else [0, 1]
+    with pytest.raises(ValueError, match=r"encode|code"):
+        HostKernels().encode(shape, columns, addresses(data), addresses(target)[: 2 if bad == "target" else 3])
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+@every_backend
+def test_copy_fill_and_equal(kernels: Backend) -> None:
+    source, target = random_pages(np.random.default_rng(10), 3, PAGE_BYTES), blank(3, PAGE_BYTES)
+    kernels.copy_pages(addresses(source), addresses(target), PAGE_BYTES)
+    assert same(source, target)
+    target[0][255] ^= 1
+    target[2][0] ^= 0x80
+    assert kernels.equal_pages(addresses(source), addresses(target), PAGE_BYTES) == [0, 2]
+    kernels.fill(addresses(target)[1], PAGE_BYTES - 4, 0x7FC0DEAD)
+    assert target[1].view("<u4").tolist() == [0x7FC0DEAD] * 63 + [int(source[1].view("<u4")[63])]
+
+
+@every_backend
+@pytest.mark.parametrize("count", [1, 2, 16])
+def test_xor_pages(kernels: Backend, count: int) -> None:
+    source, target = random_pages(np.random.default_rng(11), count, 9000), blank(1, 9000)
+    kernels.xor_pages(addresses(source), addresses(target)[0], 9000)
+    assert np.array_equal(target[0], np.bitwise_xor.reduce(source))
+
+
+@every_backend
+def test_publish_stores_every_word(kernels: Backend) -> None:
+    words = np.zeros(24, np.uint64)
+    chosen = [words.ctypes.data + 8 * k for k in (0, 8, 16)]
+    kernels.publish(chosen, 0xFEDC_BA98_7654_3210)
+    assert np.flatnonzero(words).tolist() == [0, 8, 16]
+    assert set(words[[0, 8, 16]].tolist()) == {0xFEDC_BA98_7654_3210}
+
+
+# --- parking ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def parked(call: Callable[[Park], None], progress: float) -> Iterator[None]:
+    """Runs the armed call in a thread and yields while it is parked; afterwards it has been released and has returned."""
+    word = np.zeros(1, np.uint64)
+    token = 0xC0FFEE
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call(Park(word_address=word.ctypes.data, token=token, progress=progress))
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + WAIT_S
+    while word[0] != token:
+        assert not failures, failures
+        assert time.monotonic() < deadline, "the call did not park"
+        thread.join(0.001)
+    yield
+    assert thread.is_alive()
+    word[0] = 0
+    thread.join(WAIT_S)
+    assert not thread.is_alive(), "the call did not go on"
+    assert not failures, failures
+
+
+every_progress = pytest.mark.parametrize("progress", [0.0, 0.3, 0.5, 1.0])
+
+
+@every_progress
+def test_parked_copy(progress: float) -> None:
+    source, target = random_pages(np.random.default_rng(12), 3, PAGE_BYTES), blank(3, PAGE_BYTES)
+    cut = int(progress * 3 * PAGE_BYTES)
+    new, old = np.concatenate(source), np.concatenate(target)
+    with parked(lambda park: HostKernels().copy_pages(addresses(source), addresses(target), PAGE_BYTES, park), progress):
+        assert np.array_equal(np.concatenate(target), np.concatenate([new[:cut], old[cut:]]))
+    assert same(source, target)
+
+
+@every_progress
+def test_parked_xor(progress: float) -> None:
+    source, target = random_pages(np.random.default_rng(13), 4, 9001), blank(1, 9001)
+    cut = int(progress * 9001)
+    new, old = np.bitwise_xor.reduce(source), target[0].copy()
+    with parked(lambda park: HostKernels().xor_pages(addresses(source), addresses(target)[0], 9001, park), progress):
+        assert np.array_equal(target[0], np.concatenate([new[:cut], old[cut:]]))
+    assert np.array_equal(target[0], new)
+
+
+def assert_torn_rows(call: Callable[[list[int], Park | None], None], rows: int, page_bytes: int, progress: float) -> None:
+    """All target pages are new up to the same word and untouched behind it; released, they equal the plain call's."""
+    plain, target = blank(rows, page_bytes), blank(rows, page_bytes)
+    call(addresses(plain), None)
+    cut = int(progress * (page_bytes // 4)) * 4
+    expected = [np.concatenate([new[:cut], old[cut:]]) for new, old in zip(plain, target, strict=True)]
+    with parked(lambda park: call(addresses(target), park), progress):
+        assert same(target, expected)
+    assert same(target, plain)
+
+
+@every_progress
+@pytest.mark.parametrize("tier1", [3, 16])
+def test_parked_encode(progress: float, tier1: int) -> None:
+    shape = CodeShape(page_bytes=40000, tier1_pages=tier1)
+    data = random_pages(np.random.default_rng(14), 5, shape.page_bytes)
+    assert_torn_rows(
+        lambda target, park: HostKernels().encode(shape, [0, 1, 2, 30, 31], addresses(data), target, park),
+        tier1,
+        shape.page_bytes,
+        progress,
+    )
+
+
+@every_progress
+def test_parked_update(progress: float) -> None:
+    rng = np.random.default_rng(15)
+    shape = CodeShape(page_bytes=40000, tier1_pages=4)
+    undo, data, parity = (random_pages(rng, n, shape.page_bytes) for n in (3, 3, 4))
+    assert_torn_rows(
+        lambda target, park: HostKernels().update_parity(
+            shape, [6, 7, 8], addresses(undo), addresses(data), addresses(parity), target, park
+        ),
+        4,
+        shape.page_bytes,
+        progress,
+    )
+
+
+COEFFICIENTS = AdamCoefficients(lr=3e-3, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8, step=4, clip=0.5)
+
+
+def adam_arrays(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """master, exp_avg, exp_avg_sq, gradient"""
+    rng = np.random.default_rng(16)
+    master, exp_avg, exp_avg_sq, gradient = rng.standard_normal((4, count), dtype=np.float32)
+    return master, exp_avg, np.square(exp_avg_sq), gradient
+
+
+def adam_chunk(arrays: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], cuts: list[int]) -> AdamChunk:
+    """The arrays as a chunk whose segments end at ``cuts``."""
+    master, exp_avg, exp_avg_sq, gradient = arrays
+    edges = [0, *cuts]
+    return AdamChunk(
+        master_address=master.ctypes.data,
+        exp_avg_address=exp_avg.ctypes.data,
+        exp_avg_sq_address=exp_avg_sq.ctypes.data,
+        segments=tuple(
+            AdamSegment(count=stop - first, gradient_address=gradient.ctypes.data + 4 * first, coefficients=COEFFICIENTS)
+            for first, stop in itertools.pairwise(edges)
+        ),
+    )
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.41, 0.999, 1.0])
+def test_parked_adam_leaves_a_torn_chunk(progress: float) -> None:
+    count = 5 * ADAM_BLOCK + 77
+    cuts = [100, 2 * ADAM_BLOCK + 333, count]
+    before, plain, torn = adam_arrays(count), adam_arrays(count), adam_arrays(count)
+    kernels = HostKernels()
+    kernels.adam(adam_chunk(plain, cuts))
+    cut = int(progress * count)
+    stop = min(count, cut + ADAM_BLOCK)
+    block = slice(cut, stop)
+    decayed = before[0] * np.float32(1 - COEFFICIENTS.lr * COEFFICIENTS.weight_decay)
+    with parked(lambda park: kernels.adam(adam_chunk(torn, cuts), park), progress):
+        for now, new, old in zip(torn[:3], plain[:3], before[:3], strict=True):
+            assert np.array_equal(now[:cut], new[:cut])
+            assert np.array_equal(now[stop:], old[stop:])
+        assert np.array_equal(torn[0][block], decayed[block])
+        assert np.array_equal(torn[1][block], plain[1][block])
+        assert np.array_equal(torn[2][block], before[2][block])
+    assert all(np.array_equal(now, new) for now, new in zip(torn, plain, strict=True))
+    assert not np.array_equal(plain[2], before[2])
+
+
+@pytest.mark.parametrize("progress", [-0.1, 1.1, float("nan")])
+def test_progress_outside_the_unit_interval_is_refused(progress: float) -> None:
+    page = blank(1, PAGE_BYTES)
+    with pytest.raises(ValueError, match="progress"):
+        HostKernels().copy_pages(addresses(page), addresses(page), PAGE_BYTES, Park(word_address=0, token=1, progress=progress))
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def digest_of_adam() -> str:
+    """What adam makes of one chunk, fused and separate, with the instruction-set row in use."""
+    digest = hashlib.sha256()
+    for fused in (False, True):
+        arrays = adam_arrays(3001)
+        HostKernels(fused_multiply_add=fused).adam(adam_chunk(arrays, [1000, 3001]))
+        for array in arrays:
+            digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def in_row(row: str, expression: str) -> subprocess.CompletedProcess[str]:
+    """Evaluates an expression of this module in a process that is told to use ``row``."""
+    program = f"import test_kernels as t; print({expression})"
+    path = os.pathsep.join(sys.path)
+    environment = os.environ | {"LETO_KERNEL_ROW": row, "PYTHONPATH": path}
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.mark.parametrize("row", _kernels.supported_rows)
+def test_every_row_gives_the_same_bits(row: str) -> None:
+    done = in_row(row, "t._kernels.row, t.digest_of_adam()")
+    assert done.stdout.split() == [row, digest_of_adam()], done.stderr
+
+
+def test_a_row_that_is_not_there_is_refused() -> None:
+    done = in_row("abacus", "t._kernels.row")
+    assert done.returncode != 0
+    assert "LETO_KERNEL_ROW" in done.stderr
