@@ -1,0 +1,35 @@
+# demo   install into .venv and run one scenario
+# test   everything pytest has: quick tests on two workers, then those that start trainers, one at a time
+# check  lint, format, types
+PYTHON ?= python3
+BIN := .venv/bin
+NATIVE := pyproject.toml $(wildcard kernels/*)
+
+.PHONY: demo test check clean
+
+demo: .venv/.installed-train
+	$(BIN)/leto-chaos run scenarios/update-phase.yaml
+
+test: .venv/.installed-dev
+	$(BIN)/pytest -n 2 -m "not process"
+	$(BIN)/pytest -n 0 -m process
+
+check: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv build dist
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+# Native code is built by the installation, so it is installed again when native sources change.
+.venv/.installed-train: $(NATIVE) | $(BIN)/python
+	$(BIN)/pip install --quiet -e ".[train]"
+	touch $@
+
+.venv/.installed-dev: $(NATIVE) | $(BIN)/python
+	$(BIN)/pip install --quiet -e ".[train,dev]"
+	touch $@ .venv/.installed-train
