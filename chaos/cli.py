@@ -22,7 +22,7 @@ from leto.core.errors import ConfigError
 from leto.core.failpoints import COPIES, Kernel, Point
 
 SYSTEMS = {"leto": "chaos.targets.leto:LetoTarget"}
-REFERENCES = {"leto": "chaos.targets.plain:PlainMegatronTarget"}
+REFERENCES = {"leto": "chaos.targets.plain:PlainTarget"}
 """What each system is compared with: for leto, plain Megatron with torch's own AdamW (U46)."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)

@@ -33,8 +33,8 @@ from leto.runtime import plugins
 from leto.runtime.iteration import IterationRunner, Updater
 from leto.runtime.messages import TRAINER_CODEC, Report
 from leto.runtime.resume import resume
-from leto.update.adam import AdamHyper, host_kernels, select_adam
-from leto.update.executor import UpdateParts
+from leto.update.adam import host_kernels, select_adam
+from leto.update.executor import AdamHyper, UpdateParts
 from leto.update.marks import Marks
 from leto.update.record_slots import RECORD_SLOT_BYTES, RecordSlots
 

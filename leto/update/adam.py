@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch.optim.adamw import adamw
@@ -14,19 +12,8 @@ from leto.core.failpoints import Park
 from leto.core.geometry import ELEMENT_BYTES
 from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment
 from leto.device.host_kernels import HostKernels
+from leto.update.executor import ChunkAdam
 from leto.update.parking import park_here
-
-ChunkAdam = Callable[[AdamChunk, Park | None], None]
-"""Updates the chunk's three arrays in place; an armed one parks with the chunk torn."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdamHyper:
-    """What is uniform over a run; learning rate and weight decay come from POST with every update."""
-
-    beta1: float
-    beta2: float
-    eps: float
 
 
 def mkl_sqrt_address() -> int:

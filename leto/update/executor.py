@@ -12,8 +12,19 @@ from leto.core.layout import TIER2, UNDO, parity_slot, tier1
 from leto.core.records import UpdateValues
 from leto.core.update_plan import Operation, OpKind
 from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment, CodeShape, Kernels
-from leto.update.adam import AdamHyper, ChunkAdam
 from leto.update.marks import Marks
+
+ChunkAdam = Callable[[AdamChunk, Park | None], None]
+"""Updates a chunk's three arrays in place; an armed one parks with the chunk torn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamHyper:
+    """What is uniform over a run; learning rate and weight decay come from POST with every update."""
+
+    beta1: float
+    beta2: float
+    eps: float
 
 
 class RetainedAddresses(Protocol):

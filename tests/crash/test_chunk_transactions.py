@@ -1,0 +1,137 @@
+"""Chunk transactions under crashes at any operation, any number of times, with the next operation's target torn (R9, U2)."""
+
+import copy
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leto.core.geometry import CODED_ARRAYS, Page, Protection, Segment
+from leto.core.layout import TIER2, UNDO, parity_slot, tier1
+from leto.core.update_plan import Operation, OpKind, plan_update
+from leto.update.executor import PlanExecutor
+from tests.crash.in_memory import InMemoryRank, values
+
+T = 3
+PROTECTION = Protection(page_bytes=4096, data_pages=13, tier1_pages=4, tier2_pages=1, chunk_pages=6)
+
+
+def rank_of(counts: list[int]) -> InMemoryRank:
+    segments, first = [], 0
+    for n, count in enumerate(counts):
+        optimizer = n % 2
+        segments.append(Segment(name=f"p{n}", first=first, count=count, optimizer=optimizer, param_group=n % (2 - optimizer)))
+        first += count
+    return InMemoryRank(tuple(segments), PROTECTION, seed=len(counts))
+
+
+def target_of(rank: InMemoryRank, op: Operation) -> list[Page]:
+    """Pages the operation writes: after a crash inside it they hold anything."""
+    p = rank.coded.protection
+    rows = range(p.tier1_pages)
+    if op.kind in (OpKind.UPDATE, OpKind.RESTORE):
+        assert op.chunk is not None
+        return [placed.page for placed in rank.coded.chunk_pages(op.chunk)]
+    if op.kind is OpKind.SAVE_UNDO:
+        return [Page(UNDO, k) for k in range(p.chunk_pages)]
+    if op.kind in (OpKind.FETCH, OpKind.PARITY):
+        return [Page(parity_slot(op.target_slot), k) for k in rows]
+    if op.kind is OpKind.WRITE_BACK:
+        return [Page(tier1(op.group), k) for k in rows]
+    if op.kind is OpKind.TIER2:
+        return [Page(TIER2, op.group)]
+    return []
+
+
+def durable(rank: InMemoryRank) -> dict[str, bytes]:
+    names = [*CODED_ARRAYS, *(tier1(g) for g in range(rank.coded.group_count)), TIER2]
+    return rank.memory.image(names)
+
+
+def run_uninterrupted(rank: InMemoryRank) -> dict[str, bytes]:
+    process = rank.process()
+    process.begin(T)
+    process.updater.run(values(T), process.marks.progress())
+    return durable(rank)
+
+
+counts = st.lists(st.integers(1, 6000), min_size=1, max_size=6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(counts, st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=4), st.integers(0, 2**32 - 1))
+def test_any_chain_of_crashes_ends_in_the_crash_free_bytes(
+    sizes: list[int], crashes: list[tuple[float, bool]], seed: int
+) -> None:
+    expected = run_uninterrupted(rank_of(sizes))
+    rank = rank_of(sizes)
+    garbage = np.random.default_rng(seed)
+    rank.process().begin(T)
+    for where, torn in crashes:
+        process = rank.process()
+        plan = plan_update(rank.coded, T, process.marks.progress())
+        stop = int(where * len(plan))
+        PlanExecutor(process.parts, values(T)).run(plan[:stop])
+        if torn and stop < len(plan):
+            for page in target_of(rank, plan[stop]):
+                rank.memory.page(page)[:] = garbage.integers(0, 256, PROTECTION.page_bytes, dtype=np.uint8)
+        rank.crash()
+    process = rank.process()
+    process.updater.run(values(T), process.marks.progress())
+    assert durable(rank) == expected
+    assert process.updater.audit().equal
+
+
+def test_a_crash_after_every_single_operation_with_its_target_done_but_not_marked() -> None:
+    sizes = [3000, 4000, 2500]
+    reference = rank_of(sizes)
+    plan_length = len(plan_update(reference.coded, T, begun(reference)))
+    expected = run_uninterrupted(rank_of(sizes))
+    for stop in range(plan_length):
+        rank = rank_of(sizes)
+        process = rank.process()
+        process.begin(T)
+        plan = plan_update(rank.coded, T, process.marks.progress())
+        executor = PlanExecutor(process.parts, values(T))
+        executor.run(plan[:stop])
+        executor.run_unmarked(plan[stop])  # done, its mark is not
+        rank.crash()
+        process = rank.process()
+        process.updater.run(values(T), process.marks.progress())
+        assert durable(rank) == expected, plan[stop].describe()
+
+
+def begun(rank: InMemoryRank):  # type: ignore[no-untyped-def]
+    process = rank.process()
+    process.begin(T)
+    return process.marks.progress()
+
+
+@settings(max_examples=20, deadline=None)
+@given(counts, st.floats(0, 1))
+def test_gradients_are_read_only_and_covered(sizes: list[int], where: float) -> None:
+    """INV-G's data half: an update changes no gradient, and gradient parity can rebuild them."""
+    rank = rank_of(sizes)
+    process = rank.process()
+    process.updater.protect_gradients(T)
+    before = copy.deepcopy(rank.memory.image(["gradients/all", "gradient-parity/0"]))
+    process.begin(T)
+    plan = plan_update(rank.coded, T, process.marks.progress())
+    PlanExecutor(process.parts, values(T)).run(plan[: int(where * len(plan))])
+    assert rank.memory.image(["gradients/all", "gradient-parity/0"]) == before
+
+
+def test_the_audit_sees_one_flipped_bit_in_data_tier_1_and_tier_2() -> None:
+    for name, expected in (("exp_avg", "tier1_wrong"), (tier1(0), "tier1_wrong"), (TIER2, "tier2_wrong")):
+        rank = rank_of([5000])
+        rank.memory.bytes(name)[17] ^= 4
+        audit = rank.process().updater.audit()
+        assert not audit.equal
+        assert 0 in getattr(audit, expected), name
+
+
+def test_lent_buffers_are_scribbled() -> None:
+    rank = rank_of([5000])
+    rank.process().updater.lend()
+    for name in (UNDO, parity_slot(0), parity_slot(1), "gradient-parity/0"):
+        assert set(rank.memory.bytes(name).view(np.uint32).tolist()) == {0xDEADBEEF}, name
