@@ -91,7 +91,7 @@ def _dig(data: Any, *path: str | int) -> Any:
 
 def one_of(known: Sequence[str], given: str) -> str:
     """``known: a, b, c (did you mean b?)``"""
-    close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
     return f"known: {', '.join(known)}" + (f" (did you mean {close[0]}?)" if close else "")
 
 

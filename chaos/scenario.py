@@ -15,6 +15,7 @@ from chaos.mistakes import Origin, ScenarioError, explain, find_contradictions, 
 from leto.core.config import Workload as CoreWorkload
 from leto.core.errors import ConfigError
 from leto.core.failpoints import COPIES, Kernel, Point
+from leto.core.geometry import OS_PAGE_BYTES
 from leto.core.geometry import Protection as CoreProtection
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -100,7 +101,12 @@ class Protection(_Model):
     @field_validator("page")
     @classmethod
     def _page(cls, value: int) -> int:
-        return _seen_by_core(page_bytes=value)
+        try:
+            return _seen_by_core(page_bytes=value)
+        except ValueError as error:
+            below, above = value // OS_PAGE_BYTES, -(-value // OS_PAGE_BYTES)
+            near = dict.fromkeys(_size_text(max(n, 1) * OS_PAGE_BYTES) for n in (below, above))
+            raise ValueError(f"{error}; near it lie {' and '.join(near)}") from None
 
     @field_validator("tier1")
     @classmethod

@@ -57,7 +57,8 @@ class _Builder:
     def build(self, node: yaml.Node, path: Path) -> Any:
         self._source.lines.setdefault(path, node.start_mark.line + 1)
         if id(node) in self._built:
-            return self._refuse(node, "an alias; write the value out")
+            line = self._source.line_of(path)  # the node itself stands at its anchor
+            return self._source.mistakes.append((line, f"{dotted(path)}: is an alias; write the value out"))
         self._built.add(id(node))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
@@ -74,9 +75,8 @@ class _Builder:
                 continue
             if key in built:
                 first = self._source.lines[(*path, key)]
-                self._refuse(
-                    key_node, "twice in this mapping; remove one", f"{dotted((*path, key))}: ", f" (first on line {first})"
-                )
+                where = dotted((*path, key))
+                self._refuse(key_node, f"{where}: twice in this mapping; remove one (the first is on line {first})")
                 continue
             self._source.lines[(*path, key)] = key_node.start_mark.line + 1
             built[key] = self.build(value_node, (*path, key))
@@ -88,8 +88,8 @@ class _Builder:
         except ValueError as error:
             return self._refuse(node, f"not YAML: {error}")
 
-    def _refuse(self, node: yaml.Node, what: str, where: str = "", more: str = "") -> None:
-        self._source.mistakes.append((node.start_mark.line + 1, f"{where}{what}{more}"))
+    def _refuse(self, node: yaml.Node, what: str) -> None:
+        self._source.mistakes.append((node.start_mark.line + 1, what))
 
 
 def dotted(path: Path) -> str:

@@ -56,7 +56,7 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
 def test_a_record_that_outgrew_its_slot_is_refused(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path / "rank0.ledger", 0, 1)
     writer.write(result(1), {"master/w": "a"}, {})
-    with pytest.raises(LedgerError, match="iteration 2 needs .* bytes, a slot has"):
+    with pytest.raises(LedgerError, match=r"iteration 2 needs .* bytes, a slot has"):
         writer.write(result(2), {"master/w": "a" * 5000}, {})
     writer.close()
 

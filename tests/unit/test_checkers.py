@@ -1,0 +1,102 @@
+"""Checkers on histories that an engine under test does not easily produce."""
+
+from typing import Any
+
+import pytest
+
+from verify import checkers
+from verify.checkers import Judgement
+from verify.history import SYSTEM, Entry
+
+
+def history(*entries: tuple[str, dict[str, Any]], step_s: float = 1.0) -> list[Entry]:
+    return [
+        Entry(number=n, utc="", elapsed_s=n * step_s, job="run", source=SYSTEM, name=name, fields=fields)
+        for n, (name, fields) in enumerate(entries, start=1)
+    ]
+
+
+KILLED = ("killed", {"token": 1, "label": "kill #1"})
+FAILURE = ("failure", {"rank": 0, "cause": "signal 9"})
+FENCED = ("fenced", {"epoch": 2, "seconds": 0.1})
+DECIDED = ("decided", {"action": "finish", "iteration": 3, "reason": "BEGIN", "epoch": 2})
+RECOVERED = ("recovered", {"epoch": 2, "seconds": 0.4, "action": "finish"})
+DONE = ("outcome", {"status": "completed", "reason": ""})
+WHOLE = (KILLED, FAILURE, FENCED, DECIDED, RECOVERED, DONE)
+
+
+def audit(rank: int, epoch: int, iteration: int) -> tuple[str, dict[str, Any]]:
+    fields = {"rank": rank, "epoch": epoch, "iteration": iteration, "groups": 2, "tier1_wrong": [], "tier2_wrong": []}
+    return "audit", fields
+
+
+@pytest.mark.parametrize("absent", [FAILURE, FENCED, DECIDED])
+def test_a_recovery_without_a_witness_is_none(absent: tuple[str, dict[str, Any]]) -> None:
+    entries = history(*(e for e in WHOLE if e is not absent))
+    result = checkers.recoveries_witnessed(entries, 1, "finish")
+    assert result.judgement is Judgement.FALSE
+    assert f"without a '{absent[0]}' event" in result.reason
+
+
+def test_a_recovery_that_nobody_caused_counts_against_the_system() -> None:
+    extra = (FAILURE, FENCED, DECIDED, RECOVERED)
+    result = checkers.recoveries_witnessed(history(*WHOLE[:-1], *extra, DONE), 1, "finish")
+    assert (result.judgement, result.reason) == (Judgement.FALSE, "2 recoveries, expected 1")
+
+
+def test_doing_something_else_than_was_decided_is_false() -> None:
+    other = ("recovered", {"epoch": 2, "seconds": 0.4, "action": "restart"})
+    result = checkers.recoveries_witnessed(history(*(other if e is RECOVERED else e for e in WHOLE)), 1, None)
+    assert result.judgement is Judgement.FALSE
+    assert "did not do what was decided: finish 3" in result.reason
+
+
+def test_a_second_failure_inside_a_recovery_is_one_recovery() -> None:
+    later = ("decided", {**DECIDED[1], "epoch": 3})
+    entries = history(
+        KILLED, FAILURE, FENCED, DECIDED, KILLED, FAILURE, FENCED, later, ("recovered", {**RECOVERED[1], "epoch": 3})
+    )
+    assert checkers.recoveries_witnessed([*entries, *history(DONE)], 1, "finish").judgement is Judgement.TRUE
+    assert [r.epoch for r in checkers.recoveries_in(entries)] == [3]
+
+
+def test_the_deadline_counts_from_the_kill() -> None:
+    slow = history(*WHOLE, step_s=8.0)
+    assert checkers.in_time(slow, 32.0).judgement is Judgement.TRUE
+    result = checkers.in_time(slow, 31.0)
+    assert (result.judgement, result.reason) == (Judgement.FALSE, "a recovery took 32.00 s, allowed are 31 s")
+
+
+def test_a_kill_after_which_the_job_is_complete_needs_no_recovery() -> None:
+    assert checkers.in_time(history(KILLED, DONE), 1.0).judgement is Judgement.TRUE
+    hang = ("outcome", {"status": "hang", "reason": "no recovery"})
+    assert checkers.in_time(history(KILLED, hang), 1.0).judgement is Judgement.FALSE
+
+
+def test_parity_is_audited_by_every_rank_after_every_recovery_and_at_the_end() -> None:
+    complete = [*WHOLE[:-1], audit(0, 2, 3), audit(1, 2, 3), audit(0, 2, 9), audit(1, 2, 9), DONE]
+    assert checkers.parity_equal(history(*complete), 2, 9).judgement is Judgement.TRUE
+    for absent, why in ((6, "after the recovery"), (8, "at the end")):
+        entries = complete[:absent] + complete[absent + 1 :]
+        if absent == 6:
+            entries.remove(audit(1, 2, 9))
+        result = checkers.parity_equal(history(*entries), 2, 9)
+        assert result.judgement is Judgement.UNKNOWN
+        assert f"rank 1 did not audit its parity {why}" in result.reason
+
+
+def test_wrong_tier_2_alone_is_false() -> None:
+    stale = ("audit", {**audit(1, 1, 9)[1], "tier2_wrong": [0]})
+    assert checkers.parity_equal(history(stale), 2, 9).judgement is Judgement.FALSE
+
+
+def test_a_fault_that_was_killed_before_it_was_recorded_did_not_fire_properly() -> None:
+    planned = ("planned", {"token": 1, "fault_id": "kill", "occurrence": 1, "iteration": 3, "rank": 0})
+    steps = [(name, {"token": 1}) for name in ("parked", "fired", "killed")]
+    assert checkers.faults_fired(history(planned, *steps)).judgement is Judgement.TRUE
+    for wrong in ([steps[0], steps[2], steps[1]], [*steps, steps[2]], steps[:2], []):
+        assert checkers.faults_fired(history(planned, *wrong)).judgement is Judgement.FALSE
+
+
+def test_nothing_planned_is_nothing_missed() -> None:
+    assert checkers.faults_fired([]).judgement is Judgement.TRUE

@@ -1,0 +1,157 @@
+from pathlib import Path
+
+import pytest
+
+from chaos.cli import app
+from chaos.scenario import Scenario, ScenarioError, load_scenario, parse_scenario
+from leto.core.failpoints import Kernel
+
+ROOT = Path(__file__).parents[2]
+BAD = ROOT / "tests" / "bad_scenarios"
+SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
+
+# file, line, key as the message names it, and what the message must offer
+MISTAKES = [
+    ("alias", 14, "control", "write the value out"),
+    ("bad-name", 2, "name", "use lower case letters, digits and single hyphens"),
+    ("bad-yaml", 11, "not YAML", "expected ',' or '}'"),
+    ("chunk-larger-than-group", 7, "protection.data_pages", "9 is less than chunk_pages (12)"),
+    ("chunk-not-3", 7, "protection.chunk_pages", "13 is not a positive multiple of 3"),
+    ("control-without-faults", 9, "control", "leave it out"),
+    ("control-without-faults", 10, "expect.recoveries", "expect 0 or add faults"),
+    ("duplicate-id", 14, "faults[1].id", "ids are unique"),
+    ("duplicate-key", 5, "seed", "remove one (the first is on line 4)"),
+    ("empty", 1, "the file is empty", ""),
+    ("ep-does-not-divide", 6, "workload.parallel.ep", "3 does not divide dp (2)"),
+    ("every-beyond-end", 10, "faults[0].when.every", "it has iterations 1 to 100"),
+    ("fault-without-body", 13, "faults[0].do[0]", "needs exactly one of abort-kernel, torn-copy, kill, cycle"),
+    ("iteration-beyond-end", 10, "faults[0].when.iteration", "it has iterations 1 to 100"),
+    ("iteration-zero", 10, "faults[0].when.iteration", "greater than or equal to 1"),
+    ("kernel-outside-phase", 13, "faults[0].do[0].abort-kernel.kernel", "leave 'phase' out"),
+    ("kernel-with-point", 13, "faults[0].do[0].abort-kernel", "leave 'at' out of 'when', or use kill"),
+    ("kill-without-point", 13, "faults[0].do[0].kill", "add 'at' to 'when', one of before-first-header"),
+    ("later-fault", 13, "faults[0].do[0].lose-pages", "unknown fault; known: abort-kernel, torn-copy, kill, cycle"),
+    ("later-key", 10, "faults[0].when.shadows", "unknown key; known: every, iteration, phase, at"),
+    ("list", 1, "[{'schema': 1}] is not a mapping", "write its keys: schema, name"),
+    ("missing-key", 15, "expect.deadline_s", "add this key"),
+    ("newer-schema", 1, "schema", "known: 1"),
+    ("no-such-rank", 11, "faults[0].where.rank", "the workload has ranks 0 to 1"),
+    ("no-time", 10, "faults[0].when", "needs exactly one of 'every' and 'iteration'"),
+    ("not-a-copy", 13, "faults[0].do[0].torn-copy.copy", "known: parity-fetch, undo-save, undo-restore, parity-writeback"),
+    ("not-a-mapping", 11, "faults[0].where", "write its keys: rank"),
+    ("number-is-text", 6, "workload.iterations", "whole number"),
+    ("page-not-4k", 7, "protection.page", "is not a multiple of 4 KiB; near it lie 64KiB and 68KiB"),
+    ("page-without-unit", 7, "protection.page", "write a number and a unit, like 64KiB or 2MiB"),
+    ("progress-beyond-1", 13, "faults[0].do[0].abort-kernel.progress", "less than or equal to 1"),
+    ("rank-is-text", 11, "faults[0].where.rank", "write 'seeded' or a number from 0"),
+    ("tagged-yaml", 4, "not YAML", "could not determine a constructor"),
+    ("tier1-too-many", 7, "protection.tier1", "17 is not between 1 and 16"),
+    ("tier2-too-many", 7, "protection.tier2", "2 is not 0 or 1"),
+    ("two-documents", 16, "not YAML", "another document"),
+    ("two-faults-in-one-step", 13, "faults[0].do[0]", "needs exactly one of"),
+    ("two-steps", 12, "faults[0].do", "has 2 items; write exactly one: a fault, or a cycle of faults"),
+    ("two-times", 10, "faults[0].when", "needs exactly one of 'every' and 'iteration'"),
+    ("unknown-fault", 13, "faults[0].do[0].abort-kernal", "(did you mean abort-kernel?)"),
+    ("unknown-kernel", 13, "faults[0].do[0].abort-kernel.kernel", "(did you mean adam?)"),
+    ("unknown-key", 6, "workload.precison", "(did you mean precision?)"),
+    ("unknown-point", 10, "faults[0].when.at", "(did you mean before-barrier?)"),
+    ("unknown-system", 5, "system", "(did you mean leto?)"),
+    ("unknown-top-level-key", 4, "seeds", "(did you mean seed?)"),
+    ("unknown-value", 15, "expect.rule", "(did you mean finish?)"),
+]
+
+
+def mistakes_of(path: Path, *overrides: str) -> tuple[str, ...]:
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(path, overrides)
+    return caught.value.lines
+
+
+@pytest.mark.parametrize(("file", "line", "key", "offer"), MISTAKES, ids=[f"{m[0]}-{m[1]}" for m in MISTAKES])
+def test_a_mistake_names_file_line_key_and_remedy(file: str, line: int, key: str, offer: str) -> None:
+    path = BAD / f"{file}.yaml"
+    matching = [m for m in mistakes_of(path) if m.startswith(f"{path}:{line}: {key}")]
+    assert len(matching) == 1, mistakes_of(path)
+    assert offer in matching[0]
+    assert "\n" not in matching[0]
+
+
+def test_every_bad_scenario_is_in_the_table() -> None:
+    assert {path.stem for path in BAD.glob("*.yaml")} == {m[0] for m in MISTAKES}
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda p: p.stem)
+def test_the_shipped_scenarios_are_valid_and_named_after_their_file(path: Path) -> None:
+    scenario = load_scenario(path)
+    assert scenario.name == path.stem
+    assert parse_scenario(scenario.resolved_yaml(), "resolved") == scenario
+
+
+def test_all_mistakes_of_a_file_are_reported_together() -> None:
+    text = (BAD / "unknown-key.yaml").read_text().replace("rank: seeded", "rank: 9").replace("64KiB", "5KiB")
+    with pytest.raises(ScenarioError) as caught:
+        parse_scenario(text, "f")
+    keys = [line.split(": ")[1] for line in caught.value.lines]
+    assert keys == ["workload.precison", "protection.page", "faults[0].where.rank"]
+
+
+def update_phase(*overrides: str) -> Scenario:
+    return load_scenario(ROOT / "scenarios" / "update-phase.yaml", overrides)
+
+
+def test_values_arrive() -> None:
+    scenario = update_phase()
+    assert scenario.protection.to_core().page_bytes == 64 << 10
+    assert scenario.workload.to_core().world_size == 2
+    actions = [scenario.faults[0].action_of(n) for n in (1, 2, 3, 4)]
+    assert [a.name for a in actions] == ["abort-kernel", "abort-kernel", "torn-copy", "abort-kernel"]
+    assert actions[0].abort_kernel is not None
+    assert actions[0].abort_kernel.kernel is Kernel.ADAM
+    assert actions[0] == actions[3]
+
+
+def test_overrides_replace_values() -> None:
+    scenario = update_phase("seed=7", "workload.iterations=20", "faults.0.when.every=5", "faults[0].where.rank=1")
+    assert (scenario.seed, scenario.workload.iterations) == (7, 20)
+    assert (scenario.faults[0].when.every, scenario.faults[0].where.rank) == (5, 1)
+    assert parse_scenario(scenario.resolved_yaml(), "resolved") == scenario
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=x", "--set seed=x: seed: 'x' is wrong; input should be a whole number"),
+        ("sede=7", "--set sede=7: sede: unknown key; known: schema, name"),
+        ("workload.iterations=0", "--set workload.iterations=0: workload.iterations: 0 is wrong"),
+        ("faults.3.id=a", "--set faults.3.id=a: there is no 'faults[3]' to set 'id' in"),
+        ("name.x=a", "--set name.x=a: there is no 'name' to set 'x' in"),
+        ("seed", "--set seed: write key=value"),
+        ("seed=[", "--set seed=[: '[' is not a YAML value"),
+    ],
+)
+def test_a_wrong_override_names_itself(override: str, message: str) -> None:
+    lines = mistakes_of(ROOT / "scenarios" / "update-phase.yaml", override)
+    assert [line for line in lines if line.startswith(message)], lines
+
+
+def test_an_override_that_contradicts_the_file_names_the_line_it_contradicts() -> None:
+    (line,) = mistakes_of(ROOT / "scenarios" / "update-phase.yaml", "workload.iterations=5")
+    assert "update-phase.yaml:10: faults[0].when.every: 10 is beyond the workload; it has iterations 1 to 5" in line
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    assert mistakes_of(tmp_path / "none.yaml") == (f"{tmp_path / 'none.yaml'}: No such file or directory",)
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    assert mistakes_of(tmp_path / "bytes.yaml") == (f"{tmp_path / 'bytes.yaml'}: not UTF-8 text",)
+
+
+def test_the_command_line_prints_every_mistake_and_exits_with_2() -> None:
+    from typer.testing import CliRunner
+
+    done = CliRunner().invoke(app, ["validate", str(BAD / "unknown-key.yaml"), str(SCENARIOS[0]), str(BAD / "empty.yaml")])
+    assert done.exit_code == 2
+    assert done.stdout == f"{SCENARIOS[0]}: valid\n"
+    assert [line.split(": ")[0] for line in done.stderr.splitlines()] == [
+        f"{BAD / 'unknown-key.yaml'}:6",
+        f"{BAD / 'empty.yaml'}:1",
+    ]
