@@ -27,9 +27,11 @@ $(BIN)/python:
 
 # Native code is built by the installation, so it is installed again when native sources change.
 .venv/.installed-train: $(NATIVE) | $(BIN)/python
+	@echo "installing into .venv; torch and megatron take some minutes the first time"
 	$(BIN)/pip install --quiet -e ".[train]"
 	touch $@
 
 .venv/.installed-dev: $(NATIVE) | $(BIN)/python
+	@echo "installing into .venv; torch and megatron take some minutes the first time"
 	$(BIN)/pip install --quiet -e ".[train,dev]"
 	touch $@ .venv/.installed-train
