@@ -168,11 +168,14 @@ class Engine:
             self._say(name, "residue", leaks=list(job.close().leaks))
 
     def _watch(self, watch: _Watch) -> Ending:
-        """Every pass either sees an event, looks at park words or comes closer to a deadline."""
+        """Every pass either sees an event or looks at the park words, and comes closer to a deadline.
+
+        Events first: whoever is parked has been introduced by its ready event before.
+        """
         while True:
             event = watch.job.next_event(self._limits.poll_s)
-            ending = self._on_event(watch, event) if event is not None else None
-            ending = ending or self._fire_what_is_parked(watch) or self._overdue(watch)
+            ending = self._fire_what_is_parked(watch) if event is None else self._on_event(watch, event)
+            ending = ending or self._overdue(watch)
             if ending is not None:
                 return ending
 

@@ -142,7 +142,16 @@ def exact(comparison: Comparison | None, history: Sequence[Entry]) -> CheckResul
     first = comparison.first if status == COMPLETED else comparison.first_recorded
     if first is None:
         return _unknown(name, f"{comparison.describe()}; the run ended early: {why}", details)
-    return _false(name, f"first divergence: {first.describe()}; {comparison.describe()}", details)
+    before = _fault_before(history, first.iteration)
+    return _false(name, f"first divergence: {first.describe()}; {before}{comparison.describe()}", details)
+
+
+def _fault_before(history: Sequence[Entry], iteration: int) -> str:
+    """The last fault that fired up to the iteration: the first suspect."""
+    planned = {e.fields["token"]: e.fields for e in history if e.name == "planned"}
+    fired = [planned[e.fields["token"]] for e in history if e.name == "fired"]
+    before = [f for f in fired if f["iteration"] <= iteration]
+    return f"the fault before it is {before[-1]['fault_id']} #{before[-1]['occurrence']}; " if before else ""
 
 
 def control_diverged(history: Sequence[Entry]) -> CheckResult:

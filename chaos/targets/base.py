@@ -87,7 +87,10 @@ class RunningJob(Protocol):
         ...
 
     def parked(self, injection: Injection) -> bool:
-        """True when the park word of the injection's rank holds its token (U50)."""
+        """True when the park word of the injection's rank holds its token (U50).
+
+        Not before the ready event of the parked process has come out of ``next_event``: until then nobody could kill it.
+        """
         ...
 
     def damage(self, injection: Injection) -> str:

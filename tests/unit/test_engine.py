@@ -124,7 +124,7 @@ def test_divergence_fails_and_is_named(bench: Bench) -> None:
     judged = bench.run(run=Script(diverge_from=6))
     assert judged.conclusion.exit_code == 1
     assert "first divergence: iteration 6, rank 1, master/w: 00000" in judged.conclusion.reason
-    assert "loss exact at 9 of 9, state exact at 5 of 9" in judged.conclusion.reason
+    assert "the fault before it is kill #2; loss exact at 9 of 9, state exact at 5 of 9" in judged.conclusion.reason
 
 
 def test_divergence_of_the_last_state_alone_fails(bench: Bench) -> None:

@@ -1,5 +1,6 @@
 """From the command line to the artefacts, with a scripted system in place of a real one."""
 
+import ast
 import io
 import json
 import re
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 import chaos.cli
 from chaos.engine import CONTROL, Engine
 from chaos.journal import Journal
+from chaos.mutants import MUTANTS, Mutant
 from chaos.report.screen import LiveScreen
 from chaos.runs import create_directory
 from chaos.scenario import load_scenario
@@ -151,6 +153,22 @@ def test_our_own_mistake_is_70_with_its_traceback_in_a_file(
     assert "Traceback" not in done.output
     assert "internal error: RuntimeError: boom" in done.stderr
     assert "boom" in (tmp_path / "runs" / "small" / "latest" / "internal-error.txt").read_text()
+
+
+@pytest.mark.parametrize("path", [*chaos.cli.SYSTEMS.values(), *chaos.cli.REFERENCES.values()])
+def test_the_targets_exist_where_the_command_line_looks(path: str) -> None:
+    """Read, not imported: this test must not need torch."""
+    module, _, name = path.partition(":")
+    source = Path(chaos.cli.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    classes = {n.name: n for n in ast.parse(source.read_text()).body if isinstance(n, ast.ClassDef)}
+    assert "start" in {f.name for f in classes[name].body if isinstance(f, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=lambda m: m.name)
+def test_planted_bugs_exist_where_the_registry_says(mutant: Mutant) -> None:
+    module, _, name = mutant.plugin.partition(":")
+    source = Path(chaos.cli.__file__).parents[1].joinpath(*module.split(".")).with_suffix(".py")
+    assert name in {n.name for n in ast.parse(source.read_text()).body if isinstance(n, ast.FunctionDef)}
 
 
 def test_runs_of_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
