@@ -70,6 +70,13 @@ def command(socket_path: Path, *, rank: int, device_bytes: int, host_bytes: int,
     return [sys.executable, "-m", "leto.memory.state_manager", *(str(part) for pair in values.items() for part in pair)]
 
 
+_MAY_SAY = {
+    Role.TRAINER: (Allocate, Attach, List, Usage),
+    Role.AGENT: (Advance, List, Usage),
+    Role.OBSERVER: (List, Usage),
+}
+
+
 class RetainedState:
     """What one rank retains: arenas, names, the current epoch. No sockets."""
 
@@ -190,7 +197,8 @@ class Server:
         """Until ``stop_fd`` becomes readable."""
         self._selector.register(stop_fd, selectors.EVENT_READ, None)
         while True:
-            for key, _ in self._selector.select():
+            # New connections last: places that closed ones give up are free before anybody asks for one.
+            for key, _ in sorted(self._selector.select(), key=lambda ready: ready[0].data is None):
                 if key.fd == stop_fd:
                     return
                 if key.data is None:
@@ -264,26 +272,26 @@ class Server:
     def _answer(self, peer: _Peer, message: Any) -> Message:
         if peer.role is None:
             raise WireError(f"{type(message).__name__} before Hello")
+        if not isinstance(message, _MAY_SAY[peer.role]):
+            raise WireError(f"{type(message).__name__} is not for the {peer.role.value} to say")
         self._check_epoch(peer.epoch)
-        match peer.role, message:
-            case Role.AGENT, Advance():
-                self._state.advance(message.epoch)
-                peer.epoch = message.epoch
-                return Advanced(epoch=message.epoch)
+        if isinstance(message, Advance):
+            self._state.advance(message.epoch)
+            peer.epoch = message.epoch
+            return Advanced(epoch=message.epoch)
         self._check_epoch(message.epoch)
-        match peer.role, message:
-            case Role.TRAINER, Allocate():
-                places = self._state.allocate(message.layout_hash, message.allocations)
-                return Table(epoch=message.epoch, places=places, total=self._state.place_count)
-            case Role.TRAINER, Attach():
-                places = self._state.attach(message.layout_hash, message.allocations)
-                return Table(epoch=message.epoch, places=places, total=self._state.place_count)
-            case _, List():
-                places = self._state.places_from(message.first)
-                return Table(epoch=message.epoch, places=places, total=self._state.place_count)
-            case _, Usage():
-                return Used(epoch=message.epoch, domains=self._state.usage())
-        raise WireError(f"{type(message).__name__} is not for the {peer.role.value} to say")
+        if isinstance(message, Usage):
+            return Used(epoch=message.epoch, domains=self._state.usage())
+        return Table(epoch=message.epoch, places=self._places(message), total=self._state.place_count)
+
+    def _places(self, message: Allocate | Attach | List) -> tuple[Place, ...]:
+        match message:
+            case Allocate():
+                return self._state.allocate(message.layout_hash, message.allocations)
+            case Attach():
+                return self._state.attach(message.layout_hash, message.allocations)
+            case List():
+                return self._state.places_from(message.first)
 
 
 @contextlib.contextmanager
@@ -296,7 +304,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
         listener.bind(str(path))
         try:
             path.chmod(0o600)
-            listener.listen(MAX_CONNECTIONS)
+            listener.listen(socket.SOMAXCONN)  # a full backlog would fail a connect at once
             yield listener
         finally:
             path.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from leto.core.errors import FencedError, JobError, LetoError, WireError
 from leto.memory.wire import Channel, Codec, PeerClosed, close_all
@@ -146,7 +146,7 @@ class Server:
         with open(request.log_path, "ab", buffering=0) as log, here, there:
             pid = os.fork()
             if pid == 0:
-                self._run_child(request, fds, log.fileno(), there)
+                self._run_child(request, fds, log, (here, there))
             there.close()
             self._children[pid] = request.epoch
             self._report_forked(request, pid, here)
@@ -165,13 +165,15 @@ class Server:
         finally:
             os.close(pidfd)
 
-    def _run_child(self, request: ForkRequest, fds: list[int], log_fd: int, setup: socket.socket) -> NoReturn:
+    def _run_child(self, request: ForkRequest, fds: list[int], log: IO[bytes], setup: tuple[socket.socket, ...]) -> NoReturn:
         code = 1
         try:
             self._leave_server()
-            os.dup2(log_fd, 1)
-            os.dup2(log_fd, 2)
-            setup.close()
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            log.close()
+            for end in setup:  # their end tells the server that this process stands alone
+                end.close()
             code = _exit_code(resolve(request.target)(dict(request.arguments), fds))
         except SystemExit as end:
             code = _exit_code(end.code)

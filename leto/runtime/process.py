@@ -108,30 +108,27 @@ def wait_pidfd(pidfd: int, timeout_s: float) -> bool:
     return bool(poller.poll(max(timeout_s, 0.0) * 1000))
 
 
-def kill_group(group: int, timeout_s: float) -> int:
+def kill_group(group: int, timeout_s: float) -> None:
     """SIGKILL the process group and return once no thread of it runs any more: the fence of INV-F.
 
-    Returns how many processes ended. A member that nobody has reaped yet counts as gone, as its pidfd says so. Processes
-    that left the group (setsid) are not found; retained mappings are not inherited by them (U5). Raises JobError when a
-    member is still alive at the deadline.
+    A member that nobody has reaped yet counts as gone when its pidfd says so. Processes that left the group (setsid) are not
+    found; retained mappings are not inherited by them (U5). Raises JobError when a member is still alive at the deadline.
 
     Call it before the group's leader is reaped, or soon after: a number that belongs to no process may be given away again.
     """
     deadline = time.monotonic() + timeout_s
-    ended: set[int] = set()
     while True:
         with contextlib.suppress(ProcessLookupError):  # the group is empty already
             os.killpg(group, signal.SIGKILL)
         alive = _live_members(group)
         if not alive:
-            return len(ended)
+            return
         try:
             for pid, pidfd in alive.items():
-                with contextlib.suppress(ProcessLookupError):  # it joined the group after the signal above
+                with contextlib.suppress(ProcessLookupError):  # dead by now; else it may have joined after the signal above
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 if not wait_pidfd(pidfd, deadline - time.monotonic()):
                     raise JobError(f"process {pid} of group {group} outlived SIGKILL by {timeout_s:g} s")
-                ended.add(pid)
         finally:
             for pidfd in alive.values():
                 os.close(pidfd)

@@ -1,0 +1,462 @@
+"""The state manager as a process: it outlives its clients, fences epochs, survives nonsense and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pool_client import ALLOCATIONS, LAYOUT, PAGE_BYTES, pattern
+
+from leto.core.errors import FencedError, JobError, RetainedStateError, WireError
+from leto.core.geometry import Page
+from leto.core.layout import Allocation, Domain, PageClass
+from leto.core.markers import Phase, Progress, words_of
+from leto.memory.client import Pool, PoolAgent
+from leto.memory.messages import POOL_CODEC, Advance, Allocate, Hello, List, Refused, Role, Usage, Used, Welcome
+from leto.memory.state_manager import MAX_CONNECTIONS
+from leto.memory.wire import MAX_MESSAGE_BYTES, Channel, PeerClosed, close_all
+from leto.runtime.process import Spawned, wait_pidfd
+from leto.runtime.state_managers import start_state_manager
+
+pytestmark = pytest.mark.process
+
+TIMEOUT_S = 20.0
+DEVICE_BYTES = 64 << 20
+HOST_BYTES = 16 << 20
+Connect = Callable[..., Pool]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Short, because a socket's path has at most 107 bytes; mode 0700."""
+    with tempfile.TemporaryDirectory(prefix="leto-", dir="/tmp") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def socket_path(folder: Path) -> Path:
+    return folder / "r0"
+
+
+@pytest.fixture
+def manager(folder: Path, socket_path: Path) -> Iterator[Spawned]:
+    manager = start(folder, socket_path)
+    yield manager
+    manager.stop(TIMEOUT_S)
+    manager.close()
+
+
+@pytest.fixture
+def agent(manager: Spawned, socket_path: Path) -> Iterator[PoolAgent]:
+    agent = PoolAgent(socket_path, rank=0, epoch=0, timeout_s=TIMEOUT_S)
+    agent.advance(1)
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def connect(agent: PoolAgent, socket_path: Path) -> Iterator[Connect]:
+    """Connects pools of the current epoch, and closes them."""
+    with ExitStack() as stack:
+
+        def connect(role: Role = Role.TRAINER, epoch: int | None = None) -> Pool:
+            at = agent.epoch if epoch is None else epoch
+            pool = Pool.connect(socket_path, rank=0, epoch=at, role=role, page_bytes=PAGE_BYTES, timeout_s=TIMEOUT_S)
+            return stack.enter_context(pool)
+
+        yield connect
+
+
+def start(folder: Path, socket_path: Path, device_bytes: int = DEVICE_BYTES) -> Spawned:
+    return start_state_manager(
+        socket_path,
+        rank=0,
+        device_bytes=device_bytes,
+        host_bytes=HOST_BYTES,
+        log_path=folder / "manager.log",
+        timeout_s=TIMEOUT_S,
+    )
+
+
+def start_client(mode: str, socket_path: Path, epoch: int) -> subprocess.Popen[bytes]:
+    """Returns once the client has done its work."""
+    script = Path(__file__).with_name("pool_client.py")
+    client = subprocess.Popen([sys.executable, script, mode, socket_path, str(epoch)], stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    assert client.stdout.read(5) == b"done\n"
+    client.stdout.close()
+    return client
+
+
+def raw_channel(socket_path: Path) -> Channel:
+    return Channel.connect(str(socket_path), POOL_CODEC, TIMEOUT_S)
+
+
+def descriptors(pid: int) -> list[str]:
+    found = []
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):  # the listing's own descriptor
+            found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
+
+
+# Retaining.
+
+
+def test_bytes_outlive_a_killed_trainer_and_reach_the_next_epoch(agent: PoolAgent, connect: Connect, socket_path: Path) -> None:
+    client = start_client("write", socket_path, epoch=1)
+    client.kill()
+    assert client.wait(TIMEOUT_S) == -signal.SIGKILL
+    agent.advance(2)
+    pool = connect()
+    assert pool.layout_hash == LAYOUT
+    pool.attach(ALLOCATIONS, LAYOUT)
+    for position, allocation in enumerate(ALLOCATIONS):
+        content = pool.bytes(allocation.name)
+        assert content.size == allocation.byte_count
+        assert np.all(content == pattern(position))
+        del content
+
+
+def test_two_processes_see_the_same_page(connect: Connect) -> None:
+    trainer, observer = connect(), connect(Role.OBSERVER)
+    trainer.allocate(ALLOCATIONS, LAYOUT)
+    trainer.bytes("tier1/0")[PAGE_BYTES] = 77
+    assert observer.table()["tier1/0"] == trainer.place("tier1/0")
+    assert observer.bytes("tier1/0")[PAGE_BYTES] == 77
+    assert trainer.page_address(Page("tier1/0", 1)) == trainer.address("tier1/0") + PAGE_BYTES
+
+
+def test_allocations_lie_apart_in_their_domains(connect: Connect) -> None:
+    pool = connect()
+    pool.allocate(ALLOCATIONS, LAYOUT)
+    places = [pool.place(a.name) for a in ALLOCATIONS]
+    assert [(p.domain, p.offset) for p in places] == [
+        (Domain.DEVICE, 0),
+        (Domain.DEVICE, 4 * PAGE_BYTES),
+        (Domain.HOST, 0),
+    ]
+    usage = pool.usage()
+    assert (usage[Domain.DEVICE].used_bytes, usage[Domain.DEVICE].capacity_bytes) == (5 * PAGE_BYTES, DEVICE_BYTES)
+    assert (usage[Domain.HOST].used_bytes, usage[Domain.HOST].capacity_bytes) == (2 * PAGE_BYTES, HOST_BYTES)
+
+
+def test_a_second_cold_start_gets_the_same_places_and_what_is_missing(agent: PoolAgent, connect: Connect) -> None:
+    first = connect()
+    first.allocate(ALLOCATIONS[:2], LAYOUT)
+    agent.advance(2)
+    second = connect()
+    second.allocate(ALLOCATIONS, LAYOUT)
+    assert second.place("undo") == first.place("undo")
+    assert second.place("tier1/0").offset == 0
+
+
+def test_thousands_of_allocations_go_in_batches(connect: Connect) -> None:
+    many = [Allocation(name=f"gradient-parity/{n}", page_class=PageClass.GRADIENT_PARITY, byte_count=4096) for n in range(3000)]
+    pool = connect()
+    pool.allocate(many, LAYOUT)
+    observer = connect(Role.OBSERVER)
+    table = observer.table()
+    assert list(table) == [a.name for a in many]
+    assert sorted(p.offset for p in table.values()) == list(range(0, 3000 * 4096, 4096))
+
+
+@pytest.mark.parametrize(
+    ("asked", "layout", "reason"),
+    [
+        (
+            replace(ALLOCATIONS[0], byte_count=PAGE_BYTES),
+            LAYOUT,
+            "'master' is retained as 32768 bytes of coded.* as 8192 bytes",
+        ),
+        (replace(ALLOCATIONS[0], page_class=PageClass.DERIVED), LAYOUT, "'master' is retained as .* of coded.* of derived"),
+        (replace(ALLOCATIONS[0], name="mister"), LAYOUT, "'mister' is not retained"),
+        (ALLOCATIONS[0], "another", "layout 'another' asked, layout 'layout-of-test' is retained"),
+    ],
+)
+def test_attaching_to_something_else_is_refused(connect: Connect, asked: Allocation, layout: str, reason: str) -> None:
+    pool = connect()
+    pool.allocate(ALLOCATIONS, LAYOUT)
+    with pytest.raises(RetainedStateError, match=reason):
+        pool.attach([asked], layout)
+    pool.attach(ALLOCATIONS, LAYOUT)  # a refusal keeps the connection
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        (
+            [Allocation(name="big", page_class=PageClass.CODED, byte_count=DEVICE_BYTES)],
+            "67112960 more bytes of device memory asked, 67067904 of 67108864 are free",
+        ),
+        ([Allocation(name="odd", page_class=PageClass.CODED, byte_count=4097)], "4097 bytes are not whole pages"),
+        ([Allocation(name="none", page_class=PageClass.CODED, byte_count=0)], "0 bytes are not whole pages"),
+        ([Allocation(name="", page_class=PageClass.CODED, byte_count=4096)], "name of 0 characters"),
+        ([Allocation(name="twice", page_class=PageClass.CODED, byte_count=4096)] * 2, "asked for twice"),
+        ([replace(ALLOCATIONS[0], byte_count=PAGE_BYTES)], "retained as 32768"),
+    ],
+    ids=["full", "odd", "empty", "unnamed", "twice", "size"],
+)
+def test_a_refused_allocation_retains_nothing(connect: Connect, asked: list[Allocation], reason: str) -> None:
+    pool = connect()
+    pool.allocate(ALLOCATIONS, LAYOUT)
+    small = Allocation(name="small", page_class=PageClass.CODED, byte_count=4096)
+    with pytest.raises(RetainedStateError, match=reason):
+        pool.allocate([small, *asked], LAYOUT)
+    assert set(pool.table()) == {a.name for a in ALLOCATIONS}
+
+
+def test_views_keep_a_pool_from_unmapping_what_they_read(connect: Connect) -> None:
+    pool = connect()
+    pool.allocate(ALLOCATIONS, LAYOUT)
+    view = pool.bytes("undo")
+    with pytest.raises(BufferError):
+        pool.close()
+    assert view[0] == 0
+    del view
+    pool.close()
+
+
+# Fencing.
+
+
+def test_a_connection_of_an_ended_epoch_is_fenced(agent: PoolAgent, connect: Connect) -> None:
+    old = connect()
+    old.allocate(ALLOCATIONS, LAYOUT)
+    agent.advance(2)
+    with pytest.raises(FencedError, match="epoch 1 is not the current epoch 2"):
+        old.attach(ALLOCATIONS, LAYOUT)
+    with pytest.raises(PeerClosed):
+        old.usage()
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_a_process_of_another_epoch_is_not_let_in(connect: Connect, epoch: int) -> None:
+    with pytest.raises(FencedError, match=f"epoch {epoch} is not the current epoch 1"):
+        connect(epoch=epoch)
+
+
+def test_a_message_that_lies_about_its_epoch_is_fenced(agent: PoolAgent, socket_path: Path) -> None:
+    channel = raw_channel(socket_path)
+    welcome, fds = channel.request(Hello(epoch=1, rank=0, role=Role.TRAINER), TIMEOUT_S)
+    close_all(fds)
+    assert isinstance(welcome, Welcome)
+    answer, _ = channel.request(Usage(epoch=2), TIMEOUT_S)
+    assert isinstance(answer, Refused)
+    assert answer.error == "FencedError"
+    channel.close()
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 1 << 14])
+def test_epochs_only_grow_and_end(agent: PoolAgent, epoch: int) -> None:
+    with pytest.raises(FencedError, match=f"epoch {epoch} cannot follow epoch 1"):
+        agent.advance(epoch)
+
+
+def test_a_stale_writer_cannot_reach_the_words_of_the_next_epoch(agent: PoolAgent, connect: Connect) -> None:
+    """A zombie trainer still has the arena mapped and stores into the words of its own epoch (U5)."""
+    zombie = connect()
+    agent.advance(2)
+    agent.control.write_words(2, words_of(2, Progress(phase=Phase.COMPLETE, iteration=4)))
+    zombie.control.write_words(1, words_of(1, Progress(phase=Phase.BEGIN, iteration=5)))
+    assert agent.control.read_progress(2) == Progress(phase=Phase.COMPLETE, iteration=4)
+
+
+def test_marker_pages_of_the_last_epoch_stay_and_older_ones_are_given_back(agent: PoolAgent) -> None:
+    for epoch in range(1, 6):
+        if epoch > 1:
+            agent.advance(epoch)
+        agent.control.write_words(epoch, words_of(epoch, Progress(phase=Phase.POST, iteration=epoch)))
+    phases = [agent.control.read_progress(epoch).phase for epoch in range(1, 6)]
+    assert phases == [Phase.NONE] * 3 + [Phase.POST] * 2
+
+
+def test_agents_are_given_the_control_arena_only(agent: PoolAgent, socket_path: Path) -> None:
+    channel = raw_channel(socket_path)
+    welcome, fds = channel.request(Hello(epoch=1, rank=0, role=Role.AGENT), TIMEOUT_S)
+    assert welcome.domains == (Domain.CONTROL,)
+    assert [os.readlink(f"/proc/self/fd/{fd}") for fd in fds] == ["/memfd:leto-control-r0 (deleted)"]
+    close_all(fds)
+    channel.close()
+
+
+# Nonsense.
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        b"\x00\xff nonsense",
+        b"{}",
+        b'{"type":"Advance","epoch":"1"}',
+        b'{"type":"Hello","epoch":1,"rank":1,"role":"trainer"}',
+        POOL_CODEC.encode(Usage(epoch=1)),
+        POOL_CODEC.encode(Used(epoch=1, domains=())),
+        b" " * (MAX_MESSAGE_BYTES + 4096),
+    ],
+    ids=["bytes", "empty", "type", "rank", "before-hello", "answer", "long"],
+)
+def test_a_malformed_message_ends_its_connection_and_no_other(connect: Connect, socket_path: Path, datagram: bytes) -> None:
+    pool = connect()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rude:
+        rude.settimeout(TIMEOUT_S)
+        rude.connect(str(socket_path))
+        rude.send(datagram)
+        answer = POOL_CODEC.decode(rude.recv(1 << 16))
+        assert answer.error == "WireError"
+        assert rude.recv(1 << 16) == b""
+    pool.allocate(ALLOCATIONS, LAYOUT)
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        (Role.TRAINER, Advance(epoch=2)),
+        (Role.OBSERVER, Allocate(epoch=1, layout_hash=LAYOUT, allocations=())),
+        (Role.AGENT, Allocate(epoch=1, layout_hash=LAYOUT, allocations=())),
+        (Role.TRAINER, Hello(epoch=1, rank=0, role=Role.AGENT)),
+    ],
+    ids=["trainer-advances", "observer-allocates", "agent-allocates", "second-hello"],
+)
+def test_a_role_may_say_only_its_own_messages(agent: PoolAgent, socket_path: Path, role: Role, message: Advance) -> None:
+    channel = raw_channel(socket_path)
+    _, fds = channel.request(Hello(epoch=1, rank=0, role=role), TIMEOUT_S)
+    close_all(fds)
+    answer, _ = channel.request(message, TIMEOUT_S)
+    assert (type(answer), answer.error, answer.epoch) == (Refused, "WireError", 1)
+    with pytest.raises(PeerClosed):
+        channel.receive(TIMEOUT_S)
+    channel.close()
+
+
+def test_descriptors_sent_by_a_client_are_refused_and_closed(manager: Spawned, agent: PoolAgent, socket_path: Path) -> None:
+    before = descriptors(manager.pid)
+    channel = raw_channel(socket_path)
+    channel.send(Hello(epoch=1, rank=0, role=Role.TRAINER), [channel.fileno()] * 5)
+    answer, _ = channel.receive(TIMEOUT_S)
+    assert answer.text == "this channel takes no descriptors"
+    with pytest.raises(PeerClosed):
+        channel.receive(TIMEOUT_S)
+    channel.close()
+    assert len(descriptors(manager.pid)) == len(before)
+
+
+def test_a_client_that_does_not_read_cannot_stall_the_others(connect: Connect, socket_path: Path) -> None:
+    pool = connect()
+    pool.allocate([Allocation(name=f"tier1/{n}", page_class=PageClass.TIER1, byte_count=4096) for n in range(400)], LAYOUT)
+    deaf = raw_channel(socket_path)
+    _, fds = deaf.request(Hello(epoch=1, rank=0, role=Role.OBSERVER), TIMEOUT_S)
+    close_all(fds)
+    with suppress(JobError, PeerClosed):  # its own queue fills too, once the manager has dropped it
+        for _ in range(2000):
+            deaf.send(List(epoch=1, first=0), timeout_s=TIMEOUT_S)
+    assert len(pool.table()) == 400
+    deaf.close()
+
+
+def test_more_clients_than_allowed_are_turned_away_and_places_are_given_back(connect: Connect, socket_path: Path) -> None:
+    connect()
+    with ExitStack() as crowd:
+        for _ in range(MAX_CONNECTIONS - 2):  # the agent and the pool hold two places
+            channel = raw_channel(socket_path)
+            crowd.callback(channel.close)
+            _, fds = channel.request(Hello(epoch=1, rank=0, role=Role.OBSERVER), TIMEOUT_S)
+            close_all(fds)
+        with pytest.raises(PeerClosed):
+            connect(Role.OBSERVER)
+    connect(Role.OBSERVER).usage()
+
+
+# The process itself.
+
+
+def test_the_process_is_light_and_maps_no_retained_memory(manager: Spawned, connect: Connect) -> None:
+    pool = connect()
+    pool.allocate(ALLOCATIONS, LAYOUT)
+    pool.bytes("master")[:] = 1
+    maps = Path(f"/proc/{manager.pid}/maps").read_text()
+    assert not re.search("numpy|torch|leto-", maps)
+    status = Path(f"/proc/{manager.pid}/status").read_text()
+    resident_kib = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])
+    assert resident_kib <= 40 << 10
+    assert "Threads:\t1\n" in status
+
+
+def test_only_its_user_can_reach_the_socket(manager: Spawned, socket_path: Path) -> None:
+    assert socket_path.stat().st_mode & 0o777 == 0o600
+    assert socket_path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_others_can_enter_is_refused(folder: Path) -> None:
+    (folder / "open").mkdir()
+    (folder / "open").chmod(0o755)
+    with pytest.raises(JobError, match="mode 0700"):
+        start(folder, folder / "open" / "r0")
+
+
+def test_a_path_that_is_too_long_or_taken_is_one_clear_line(manager: Spawned, folder: Path, socket_path: Path) -> None:
+    with pytest.raises(JobError, match="rank 0: AF_UNIX path too long"):
+        start(folder, folder / ("x" * 120))
+    with pytest.raises(JobError, match="Address already in use"):
+        start(folder, socket_path)
+    assert socket_path.exists()
+
+
+def test_an_orderly_end_leaves_nothing_behind(folder: Path, socket_path: Path) -> None:
+    manager = start(folder, socket_path)
+    assert sorted(d for d in descriptors(manager.pid) if "memfd" in d) == [
+        f"/memfd:leto-{domain}-r0 (deleted)" for domain in ("control", "device", "host")
+    ]
+    manager.stop(TIMEOUT_S)
+    assert manager.returncode == 0
+    assert not socket_path.exists()
+    assert not leto_memory_of_this_user()
+    manager.close()
+
+
+def test_it_ends_with_its_parent_and_removes_its_socket(folder: Path, socket_path: Path) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path; from leto.runtime.state_managers import start_state_manager as s;"
+        "m = s(Path(sys.argv[1]), rank=0, device_bytes=4096, host_bytes=4096, log_path=Path(sys.argv[2]), timeout_s=20.0);"
+        "os.write(1, b'%8d' % m.pid); signal.pause()"
+    )
+    argv = [sys.executable, "-c", program, socket_path, folder / "log"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pidfd = os.pidfd_open(int(parent.stdout.read(8)))
+        assert socket_path.exists()
+        parent.kill()
+    assert wait_pidfd(pidfd, TIMEOUT_S)
+    assert not socket_path.exists()
+    os.close(pidfd)
+
+
+def leto_memory_of_this_user() -> list[str]:
+    """Arenas of rank 0 that this process still maps or holds."""
+    own = descriptors(os.getpid()) + Path("/proc/self/maps").read_text().splitlines()
+    return [entry for entry in own if "memfd:leto-" in entry]
+
+
+def test_a_client_that_closes_holds_no_memory(connect: Connect, agent: PoolAgent) -> None:
+    pool = connect()
+    pool.allocate(ALLOCATIONS, LAYOUT)
+    assert leto_memory_of_this_user()
+    pool.close()
+    agent.close()
+    assert not leto_memory_of_this_user()
+
+
+def test_a_wrong_rank_is_an_error(agent: PoolAgent, socket_path: Path) -> None:
+    with pytest.raises(WireError, match="rank 1 says Hello to the state manager of rank 0"):
+        PoolAgent(socket_path, rank=1, epoch=1, timeout_s=TIMEOUT_S)
