@@ -25,7 +25,9 @@ SYSTEMS = {"leto": "chaos.targets.leto:LetoTarget"}
 REFERENCES = {"leto": "chaos.targets.plain:PlainTarget"}
 """What each system is compared with: for leto, plain Megatron with torch's own AdamW (U46)."""
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+_HELP = "Makes faults happen at exact points of a training run, proves that they happened, and judges the run bit for bit."
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=_HELP)
 
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenario files.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value, like seed=7.")]
@@ -113,9 +115,15 @@ def schema() -> None:
 
 
 def _load_target(import_path: str) -> Target:
-    """Targets are imported late: validating a scenario needs no torch."""
+    """Targets are imported late: validating a scenario needs no torch. Raises ConfigError when training is not installed."""
     module, _, name = import_path.partition(":")
-    return cast(Target, getattr(importlib.import_module(module), name)())
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"{import_path} needs {error.name}, which is not installed: pip install 'leto-chaos[train]'"
+        ) from None
+    return cast(Target, getattr(found, name)())
 
 
 def _complain(lines: Iterable[str]) -> None:

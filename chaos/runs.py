@@ -82,9 +82,14 @@ def run_order(order: Order, target: Target, reference_target: Target, screen: Sc
 
 
 def create_directory(runs_dir: Path, name: str, seed: int, now: datetime) -> Path:
-    """``runs_dir/<name>/<utc>-<seed>``, new, and ``latest`` beside it pointing there."""
-    stem = f"{now:%Y%m%dT%H%M%SZ}-{seed}"
-    parent = runs_dir / name
+    """``runs_dir/<name>/<utc>-<seed>``, new, and ``latest`` beside it pointing there. Raises ConfigError when it cannot be."""
+    try:
+        return _new_directory(runs_dir / name, f"{now:%Y%m%dT%H%M%SZ}-{seed}")
+    except OSError as error:
+        raise ConfigError(f"--runs-dir {runs_dir}: {error.filename}: {error.strerror}") from None
+
+
+def _new_directory(parent: Path, stem: str) -> Path:
     parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(_MAX_RUNS_A_SECOND):
         directory = parent / (f"{stem}.{attempt}" if attempt else stem)

@@ -171,6 +171,22 @@ def test_planted_bugs_exist_where_the_registry_says(mutant: Mutant) -> None:
     assert name in {n.name for n in ast.parse(source.read_text()).body if isinstance(n, ast.FunctionDef)}
 
 
+def test_runs_that_cannot_be_kept_are_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
+    (tmp_path / "runs").write_text("in the way")
+    done = invoke(monkeypatch, tmp_path, str(file))
+    assert done.exit_code == 2
+    assert done.stderr == f"--runs-dir {tmp_path / 'runs'}: {tmp_path / 'runs' / 'small'}: Not a directory\n"
+
+
+def test_a_target_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    monkeypatch.setitem(chaos.cli.SYSTEMS, "leto", "no_such_module:Target")
+    done = CliRunner().invoke(chaos.cli.app, ["run", str(file)])
+    assert done.exit_code == 2
+    assert (
+        done.stderr == "no_such_module:Target needs no_such_module, which is not installed: pip install 'leto-chaos[train]'\n"
+    )
+
+
 def test_runs_of_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     first, second = (create_directory(tmp_path, "small", 42, now) for _ in range(2))
