@@ -6,6 +6,7 @@ Imported by state managers, which never look at contents, so numpy is imported o
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 from typing import TYPE_CHECKING
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-_FALLOC_FL_KEEP_SIZE = 0x01
-_FALLOC_FL_PUNCH_HOLE = 0x02
+# Missing from Python 3.11: fcntl's seals, and fallocate with a mode.
+_F_ADD_SEALS = 1033
+_F_SEAL_SEAL = 1
+_F_SEAL_SHRINK = 2
+_F_SEAL_GROW = 4
+_FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,15 +32,17 @@ class HostArena:
     """Owner's side: one memfd of ``capacity_bytes``, handed out from the front in whole operating-system pages.
 
     The file has its full size from the start, so that a mapping made early also reaches what is created later; memory is
-    used only where somebody writes.
+    used only where somebody writes. It is sealed against resizing: whoever shrank it would turn the pages of all others into
+    SIGBUS.
     """
 
     def __init__(self, name: str, capacity_bytes: int) -> None:
         self.name = name
         self._capacity_bytes = capacity_bytes
         self._used_bytes = 0
-        self._fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, capacity_bytes)
+        fcntl.fcntl(self._fd, _F_ADD_SEALS, _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW)
 
     @property
     def capacity_bytes(self) -> int:
@@ -46,14 +54,13 @@ class HostArena:
 
     def create(self, byte_count: int) -> int:
         """cuMemCreate: the offset of ``byte_count`` zeroed bytes. Raises RetainedStateError when they do not fit."""
-        if byte_count <= 0:
-            raise RetainedStateError(f"{self.name}: cannot create {byte_count} bytes")
-        whole = -(-byte_count // OS_PAGE_BYTES) * OS_PAGE_BYTES
-        if self._used_bytes + whole > self._capacity_bytes:
-            free = self._capacity_bytes - self._used_bytes
-            raise RetainedStateError(f"{self.name}: {byte_count} bytes wanted, {free} of {self._capacity_bytes} free")
+        if byte_count <= 0 or byte_count % OS_PAGE_BYTES:
+            raise RetainedStateError(f"{self.name}: {byte_count} bytes is not a positive multiple of {OS_PAGE_BYTES}")
+        free_bytes = self._capacity_bytes - self._used_bytes
+        if byte_count > free_bytes:
+            raise RetainedStateError(f"{self.name}: {byte_count} bytes wanted, {free_bytes} of {self._capacity_bytes} free")
         handle = self._used_bytes
-        self._used_bytes += whole
+        self._used_bytes += byte_count
         return handle
 
     def export(self) -> int:
@@ -88,6 +95,7 @@ class HostMapping:
 
     @property
     def address(self) -> int:
+        assert not self._mmap.closed, "the mapping is closed"
         return self._address
 
     @property

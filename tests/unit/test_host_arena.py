@@ -33,7 +33,8 @@ def mapped(arena: HostArena) -> Iterator[HostMapping]:
 
 
 def test_create_hands_out_whole_pages_in_order(arena: HostArena) -> None:
-    assert [arena.create(1), arena.create(PAGE_BYTES + 1), arena.create(PAGE_BYTES)] == [0, PAGE_BYTES, 3 * PAGE_BYTES]
+    handles = [arena.create(PAGE_BYTES), arena.create(2 * PAGE_BYTES), arena.create(PAGE_BYTES)]
+    assert handles == [0, PAGE_BYTES, 3 * PAGE_BYTES]
     assert arena.used_bytes == arena.capacity_bytes == 4 * PAGE_BYTES
 
 
@@ -44,10 +45,16 @@ def test_create_beyond_the_capacity_is_refused_and_costs_nothing(arena: HostAren
     assert arena.create(PAGE_BYTES) == 3 * PAGE_BYTES
 
 
-@pytest.mark.parametrize("byte_count", [0, -1])
-def test_create_of_nothing_is_refused(arena: HostArena, byte_count: int) -> None:
-    with pytest.raises(RetainedStateError):
+@pytest.mark.parametrize("byte_count", [0, -PAGE_BYTES, PAGE_BYTES - 1])
+def test_create_of_less_than_whole_pages_is_refused(arena: HostArena, byte_count: int) -> None:
+    with pytest.raises(RetainedStateError, match=f"leto-test: {byte_count} bytes is not"):
         arena.create(byte_count)
+
+
+@pytest.mark.parametrize("byte_count", [PAGE_BYTES, 8 * PAGE_BYTES])
+def test_nobody_can_resize_the_file_under_the_others(arena: HostArena, byte_count: int) -> None:
+    with pytest.raises(PermissionError):
+        os.ftruncate(arena.export(), byte_count)
 
 
 def test_two_mappings_share_one_memory(arena: HostArena) -> None:
