@@ -20,6 +20,7 @@ from chaos.targets import no_updater
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec, Updater
 from chaos.targets.leto_probe import PROBES, Aim, aim_path, read_aim
 from leto.core.config import DEFAULT_UPDATER, JobConfig, Timeouts
+from leto.core.errors import FencedError
 from leto.core.events import Event
 from leto.megatron.models import model_spec
 from leto.memory.client import Pool
@@ -148,6 +149,9 @@ class LetoJob:
             self._sockets = [Path(path) for path in event.fields["pool_sockets"]]
         elif event.name == "ready":
             self._meet(event.fields["rank"], event.fields["pid"], event.fields["epoch"])
+        elif event.name == "fenced":
+            for rank in list(self._trainers):  # all of that epoch are gone
+                self._forget(rank)
         elif event.name == "job-ended":
             self._outcome = Outcome(OutcomeStatus(event.fields["status"]), event.fields["reason"])
         return event
@@ -165,25 +169,33 @@ class LetoJob:
             self._trainers[rank] = (pid, os.pidfd_open(pid))
         except ProcessLookupError:  # it died again already
             return
-        if rank not in self._pools:
-            pool = Pool.connect(
-                self._sockets[rank],
-                rank=rank,
-                epoch=epoch,
-                role=Role.OBSERVER,
-                page_bytes=self._spec.protection.page_bytes,
-                timeout_s=self._timeouts.stop_s,
-            )
-            pool.table()
-            self._pools[rank] = pool
+        if rank in self._pools:
+            return
+        try:
+            self._pools[rank] = self._map_retained(rank, epoch)
+        except FencedError:  # that epoch has ended meanwhile; the next one's ready event follows
+            self._forget(rank)
+
+    def _map_retained(self, rank: int, epoch: int) -> Pool:
+        pool = Pool.connect(
+            self._sockets[rank],
+            rank=rank,
+            epoch=epoch,
+            role=Role.OBSERVER,
+            page_bytes=self._spec.protection.page_bytes,
+            timeout_s=self._timeouts.stop_s,
+        )
+        pool.table()
+        return pool
 
     def _forget(self, rank: int) -> None:
         if rank in self._trainers:
             os.close(self._trainers.pop(rank)[1])
 
     def parked(self, injection: Injection) -> bool:
-        pool = self._pools.get(injection.rank)
-        return pool is not None and pool.control.park_token == injection.token
+        if injection.rank not in self._trainers:  # its ready event has not been read: nobody there to be killed yet
+            return False
+        return self._pools[injection.rank].control.park_token == injection.token
 
     def damage(self, injection: Injection) -> str:
         aim = self._aim(injection)
