@@ -77,7 +77,7 @@ class Codec:
         if len(datagram) > MAX_MESSAGE_BYTES:
             raise WireError(f"datagram of {len(datagram)} bytes is longer than {MAX_MESSAGE_BYTES}")
         try:
-            raw = json.loads(datagram, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+            raw = json.loads(datagram, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             raise WireError(f"datagram is not JSON: {error}") from None
         if not isinstance(raw, dict):
@@ -220,6 +220,13 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON number")
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text:.40} is beyond a double")
+    return number
+
+
 def _plain(value: Any) -> Any:
     """The JSON form of a field."""
     if isinstance(value, Enum):
@@ -252,7 +259,7 @@ def _decoder(hint: Any) -> _Decoder:
 _SCALARS: Mapping[type[Any], Callable[[Any], bool]] = {
     bool: lambda value: True,
     int: lambda value: -_MAX_INTEGER <= value < _MAX_INTEGER,
-    float: math.isfinite,
+    float: lambda value: True,
     str: lambda value: True,
 }
 

@@ -132,7 +132,7 @@ class Server:
             self._fork(request, fds)
         except PeerClosed:
             raise
-        except (LetoError, OSError) as error:
+        except (LetoError, OSError, ValueError) as error:  # ValueError: a path that no file can have
             self._channel.send(ForkRefused(epoch=request.epoch, text=str(error)), timeout_s=_SEND_TIMEOUT_S)
         finally:
             close_all(fds)

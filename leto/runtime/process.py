@@ -116,6 +116,7 @@ def kill_group(group: int, timeout_s: float) -> None:
 
     Call it before the group's leader is reaped, or soon after: a number that belongs to no process may be given away again.
     """
+    assert group not in (0, 1, os.getpgrp()), f"group {group} is not one to kill"
     deadline = time.monotonic() + timeout_s
     while True:
         with contextlib.suppress(ProcessLookupError):  # the group is empty already

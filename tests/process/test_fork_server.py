@@ -153,6 +153,12 @@ def test_a_log_that_cannot_be_opened_is_refused_before_the_fork(server: ForkServ
     Child(server, tmp_path, "leave", code=0).close()
 
 
+def test_a_log_path_that_no_file_can_have_is_refused_too(server: ForkServer, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="null byte"):
+        Child(server, tmp_path / "nul\0", "leave", code=0)
+    Child(server, tmp_path, "leave", code=0).close()
+
+
 def test_a_fork_of_an_older_epoch_is_refused(server: ForkServer, tmp_path: Path) -> None:
     Child(server, tmp_path, "leave", epoch=4, code=0).close()
     with pytest.raises(JobError, match="a fork of epoch 3 is asked after one of epoch 4"):

@@ -24,7 +24,7 @@ from leto.core.layout import Allocation, Domain, PageClass
 from leto.core.markers import Phase, Progress, words_of
 from leto.memory.client import Pool, PoolAgent
 from leto.memory.messages import POOL_CODEC, Advance, Allocate, Hello, List, Refused, Role, Usage, Used, Welcome
-from leto.memory.state_manager import MAX_CONNECTIONS
+from leto.memory.state_manager import MAX_CONNECTIONS, command
 from leto.memory.wire import MAX_MESSAGE_BYTES, Channel, PeerClosed, close_all
 from leto.runtime.process import Spawned, wait_pidfd
 from leto.runtime.state_managers import start_state_manager
@@ -421,7 +421,7 @@ def test_an_orderly_end_leaves_nothing_behind(folder: Path, socket_path: Path) -
     manager.stop(TIMEOUT_S)
     assert manager.returncode == 0
     assert not socket_path.exists()
-    assert not leto_memory_of_this_user()
+    assert not leto_memory_of_this_process()
     manager.close()
 
 
@@ -442,7 +442,15 @@ def test_it_ends_with_its_parent_and_removes_its_socket(folder: Path, socket_pat
     os.close(pidfd)
 
 
-def leto_memory_of_this_user() -> list[str]:
+def test_it_does_not_start_for_a_parent_that_is_gone_already(folder: Path, socket_path: Path) -> None:
+    somebody_else = 1
+    argv = command(socket_path, rank=0, device_bytes=4096, host_bytes=4096, parent_pid=somebody_else, ready_fd=1)
+    done = subprocess.run(argv, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, b"", b"")
+    assert not socket_path.exists()
+
+
+def leto_memory_of_this_process() -> list[str]:
     """Arenas of rank 0 that this process still maps or holds."""
     own = descriptors(os.getpid()) + Path("/proc/self/maps").read_text().splitlines()
     return [entry for entry in own if "memfd:leto-" in entry]
@@ -451,10 +459,10 @@ def leto_memory_of_this_user() -> list[str]:
 def test_a_client_that_closes_holds_no_memory(connect: Connect, agent: PoolAgent) -> None:
     pool = connect()
     pool.allocate(ALLOCATIONS, LAYOUT)
-    assert leto_memory_of_this_user()
+    assert leto_memory_of_this_process()
     pool.close()
     agent.close()
-    assert not leto_memory_of_this_user()
+    assert not leto_memory_of_this_process()
 
 
 def test_a_wrong_rank_is_an_error(agent: PoolAgent, socket_path: Path) -> None:

@@ -18,7 +18,7 @@ from leto.device.host import HostArena, HostMapping
 from leto.memory.control import ControlPage
 
 # One arena serves many examples; each example writes what it reads.
-many = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 iterations = st.integers(1, (1 << 24) - 1)
 ordinals = st.integers(0, (1 << 24) - 1)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leto.core.errors import JobError, WireError
@@ -52,6 +52,8 @@ class Anything:
 
 
 CODEC = Codec((Anything,))
+
+steady = settings(deadline=None)  # a loaded machine is not a slow codec
 
 epochs = st.integers(0, MAX_EPOCH)
 integers = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -96,23 +98,27 @@ anythings = st.builds(
 )
 
 
+@steady
 @given(pool_messages)
 def test_pool_messages_survive_the_wire(message: Any) -> None:
     assert POOL_CODEC.decode(POOL_CODEC.encode(message)) == message
 
 
+@steady
 @given(anythings)
 def test_every_kind_of_field_survives_the_wire(message: Anything) -> None:
     decoded = CODEC.decode(CODEC.encode(message))
     assert repr(decoded) == repr(message)  # 0.0 and -0.0 differ
 
 
+@steady
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_a_wire_error(datagram: bytes) -> None:
     with pytest.raises(WireError):
         POOL_CODEC.decode(datagram)
 
 
+@steady
 @given(pool_messages, st.data())
 def test_a_message_with_one_foreign_value_decodes_exactly_or_is_refused(message: Any, data: st.DataObject) -> None:
     """What is accepted is what was sent: no value is coerced, no key ignored."""
@@ -159,11 +165,20 @@ def test_malformed_datagrams_are_refused_with_their_reason(datagram: str, reason
         POOL_CODEC.decode(datagram.encode())
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_beyond_json_are_refused_even_where_anything_goes(number: str) -> None:
+    datagram = '{"type":"Anything","epoch":1,"nested":[],"name":null,"carried":{"deep":[%s]}}'
+    assert CODEC.decode((datagram % "1.5").encode()).carried == {"deep": [1.5]}
+    with pytest.raises(WireError, match="not JSON"):
+        CODEC.decode((datagram % number).encode())
+
+
 def test_a_message_that_is_too_long_is_not_sent() -> None:
     with pytest.raises(WireError, match="longer than"):
         POOL_CODEC.encode(Refused(epoch=0, error="", text="x" * MAX_MESSAGE_BYTES))
 
 
+@steady
 @given(st.lists(allocations, max_size=30), st.integers(200, 4000))
 def test_batches_keep_order_and_lose_nothing(items: list[Allocation], batch_bytes: int) -> None:
     batches = list(batched(items, batch_bytes))
