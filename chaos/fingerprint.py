@@ -13,6 +13,11 @@ _DISTRIBUTIONS = ("leto-chaos", "torch", "megatron-core", "numpy", "xxhash")
 
 
 def fingerprint(resolved_scenario: str) -> dict[str, Any]:
+    """The machine and the scenario that ran on it."""
+    return machine_fingerprint() | {"scenario_sha256": hashlib.sha256(resolved_scenario.encode()).hexdigest()}
+
+
+def machine_fingerprint() -> dict[str, Any]:
     """JSON values; what this host does not tell is null."""
     model, flags = _processor()
     return {
@@ -23,7 +28,6 @@ def fingerprint(resolved_scenario: str) -> dict[str, Any]:
         "cpu_flags": flags,
         "kernel": platform.release(),
         "git_revision": _git_revision(),
-        "scenario_sha256": hashlib.sha256(resolved_scenario.encode()).hexdigest(),
     }
 
 

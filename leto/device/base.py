@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from leto.core.failpoints import Park
+
+if TYPE_CHECKING:  # state managers import this module and never look at contents
+    import numpy as np
+    import numpy.typing as npt
 
 
 class Arena(Protocol):
@@ -32,6 +36,10 @@ class Arena(Protocol):
         """cuMemExportToShareableHandle: a file descriptor that the arena keeps owning."""
         ...
 
+    def discard(self, offset: int, byte_count: int) -> None:
+        """Contents of the range are given up and read as zeros; the handle stays (host: a punched hole)."""
+        ...
+
     def close(self) -> None:
         """cuMemRelease of everything."""
         ...
@@ -47,6 +55,10 @@ class Mapping(Protocol):
 
     @property
     def byte_count(self) -> int: ...
+    def bytes_at(self, offset: int, byte_count: int) -> npt.NDArray[np.uint8]:
+        """A flat writable view; while one lives the mapping cannot be closed."""
+        ...
+
     def close(self) -> None:
         """cuMemUnmap + cuMemAddressFree."""
         ...
