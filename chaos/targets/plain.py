@@ -17,6 +17,7 @@ from chaos.schedule import Injection
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec
 from chaos.targets.plain_worker import PlainConfig
 from leto.core.config import Timeouts
+from leto.core.errors import JobError
 from leto.core.events import Event
 from leto.megatron.models import model_spec
 from leto.megatron.preload import TRAINER_ENVIRONMENT
@@ -94,16 +95,19 @@ def _start_ranks(spec: RunSpec, timeouts: Timeouts) -> list[_Rank]:
 
 
 def _spawn(config_path: Path, rank: int, log: Path, inherited: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "chaos.targets.plain_worker", str(config_path), str(rank)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **TRAINER_ENVIRONMENT},
-            pass_fds=inherited,
-            start_new_session=True,  # Ctrl-C reaches the bench, which then closes the job
-        )
+    try:
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "chaos.targets.plain_worker", str(config_path), str(rank)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **TRAINER_ENVIRONMENT},
+                pass_fds=inherited,
+                start_new_session=True,  # Ctrl-C reaches the bench, which then closes the job
+            )
+    except OSError as error:
+        raise JobError(f"rank {rank} of the reference did not start: {error}") from None
 
 
 class PlainJob:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from chaos.targets.base import Outcome, OutcomeStatus, RunSpec
 from chaos.targets.plain import PlainJob, PlainTarget
 from leto.core.config import Timeouts, Workload
+from leto.core.errors import ConfigError, JobError
 from leto.core.events import Event
 from leto.core.geometry import Protection
 from verify.ledger import read_ledgers
@@ -101,3 +104,20 @@ def test_close_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     assert job.close().leaks == ()
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
     assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_what_cannot_be_trained_is_refused_before_a_process_exists(tmp_path: Path) -> None:
+    wanted = spec(tmp_path, 1)
+    with pytest.raises(ConfigError, match="unknown model 'gpt'"):
+        PlainTarget().start(replace(wanted, workload=replace(wanted.workload, model="gpt")))
+    assert os.listdir(tmp_path) == ["ledger"]
+
+
+def test_a_rank_that_does_not_start_leaves_nothing(tmp_path: Path) -> None:
+    wanted = spec(tmp_path, 1)
+    (tmp_path / "rank1.log").mkdir()  # rank 0 starts, rank 1 cannot open its log
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(JobError, match="rank 1 of the reference did not start"):
+        PlainTarget().start(wanted)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert psutil.Process().children() == []
