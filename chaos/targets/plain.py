@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from chaos.schedule import Injection
@@ -23,6 +23,7 @@ from leto.megatron.models import model_spec
 from leto.megatron.preload import TRAINER_ENVIRONMENT
 
 _READ_BYTES = 1 << 16
+_PEER_END_S = 0.2
 _NO_FAULTS = "the reference takes no faults"
 
 
@@ -156,9 +157,20 @@ class PlainJob:
             self._fail(rank.rank, "closed its events and did not exit")
             return
         if rank.process.returncode != 0:
-            self._fail(rank.rank, rank.failure())
+            cause = self._killed_peer(rank) or rank
+            self._fail(cause.rank, cause.failure())
         elif self._outcome is None and not self._selector.get_map():
             self._end(Outcome(OutcomeStatus.COMPLETED))
+
+    def _killed_peer(self, raised: _Rank) -> _Rank | None:
+        """Of a worker that raised: the peer that was killed, which is why it raised. Its end can be seen a little later."""
+        if raised.process.returncode < 0:
+            return None
+        for peer in self._ranks:
+            with suppress(subprocess.TimeoutExpired):
+                if peer.process.wait(_PEER_END_S) < 0:
+                    return peer
+        return None
 
     def _fail(self, rank: int, cause: str) -> None:
         """The first failure ends the job; what the others say afterwards is a consequence of it."""

@@ -181,7 +181,11 @@ class NodeAgent:
     def _failure(self, fork_server: ForkServer, generation: Generation, rank: int) -> _Failure:
         self._failed_at_s = time.monotonic()
         exited = fork_server.wait_exit(generation.pids[rank], _EXIT_STATUS_TIMEOUT_S)
-        cause = describe_code(exited.returncode)
+        ranks = {pid: r for r, pid in generation.pids.items()}
+        # A trainer that raised did so because a peer was killed: that one is the failure.
+        exits = [exited, *(e for e in fork_server.poll_exits() if e.pid in ranks)]
+        first = min(exits, key=lambda e: e.returncode >= 0)
+        rank, cause = ranks[first.pid], describe_code(first.returncode)
         self._tell("failure", rank=rank, cause=cause)
         return _Failure(rank=rank, cause=cause)
 
