@@ -19,6 +19,7 @@ import pytest
 
 from leto.core.errors import JobError
 from leto.runtime.fork_client import ForkedChild, ForkServer
+from leto.runtime.fork_server import SINGLE_THREAD
 from leto.runtime.process import Spawned, describe_code, kill_group, last_line, wait_pidfd
 
 pytestmark = pytest.mark.process
@@ -188,15 +189,25 @@ def test_a_server_with_threads_does_not_fork(tmp_path: Path) -> None:
         start(tmp_path, "fork_targets:preload_with_a_thread")
 
 
-def test_math_libraries_must_be_single_threaded_before_anything_is_imported() -> None:
-    env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+def run_server(parent_pid: int, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A server without a client, to its end."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right:
         fd = right.fileno()
-        argv = [sys.executable, "-m", "leto.runtime.fork_server", "--channel-fd", str(fd), "--parent-pid", str(os.getpid())]
-        done = subprocess.run(argv, env=env, pass_fds=[fd], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        argv = [sys.executable, "-m", "leto.runtime.fork_server", "--channel-fd", str(fd), "--parent-pid", str(parent_pid)]
+        return subprocess.run(argv, env=env, pass_fds=[fd], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+
+
+def test_math_libraries_must_be_single_threaded_before_anything_is_imported() -> None:
+    done = run_server(os.getpid(), {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"})
     assert done.returncode == 1
     assert done.stderr == "the fork server needs OMP_NUM_THREADS=1 in its environment before anything is imported\n"
+
+
+def test_it_does_not_start_for_an_agent_that_is_gone_already() -> None:
+    somebody_else = 1
+    done = run_server(somebody_else, {**os.environ, **SINGLE_THREAD})
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGKILL, "", "")
 
 
 def test_closing_the_server_ends_its_children_and_their_helpers(tmp_path: Path) -> None:

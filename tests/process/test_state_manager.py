@@ -258,6 +258,22 @@ def test_a_message_that_lies_about_its_epoch_is_fenced(agent: PoolAgent, socket_
     channel.close()
 
 
+@pytest.mark.parametrize(
+    ("role", "message"), [(Role.TRAINER, Usage(epoch=2)), (Role.AGENT, Advance(epoch=3))], ids=["trainer", "agent"]
+)
+def test_an_old_connection_cannot_talk_itself_into_the_new_epoch(
+    agent: PoolAgent, socket_path: Path, role: Role, message: Advance | Usage
+) -> None:
+    channel = raw_channel(socket_path)
+    _, fds = channel.request(Hello(epoch=1, rank=0, role=role), TIMEOUT_S)
+    close_all(fds)
+    agent.advance(2)
+    answer, _ = channel.request(message, TIMEOUT_S)
+    assert (type(answer), answer.error, answer.epoch) == (Refused, "FencedError", 2)
+    channel.close()
+    agent.advance(3)
+
+
 @pytest.mark.parametrize("epoch", [0, 1, 1 << 14])
 def test_epochs_only_grow_and_end(agent: PoolAgent, epoch: int) -> None:
     with pytest.raises(FencedError, match=f"epoch {epoch} cannot follow epoch 1"):
