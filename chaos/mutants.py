@@ -18,13 +18,19 @@ class Mutant:
     caught_by: str  # the check that is expected to turn false
 
 
+def _planted(name: str, bug: str) -> Mutant:
+    """A bug in a trainer that the comparison with the reference must see."""
+    plugin = f"chaos.targets.planted:{name.replace('-', '_')}"
+    return Mutant(name=name, plugin=plugin, bug=bug, caught_by="exact")
+
+
 _ALL = (
-    Mutant(
-        name="no-undo",
-        plugin="chaos.targets.planted:no_undo",
-        bug="recovery redoes a half updated chunk without restoring it from the undo buffer",
-        caught_by="exact",
-    ),
+    _planted("no-undo", "recovery redoes a half updated chunk without restoring it from the undo buffer"),
+    _planted("header-rng", "FINISH goes on with the generators of HEADER instead of those after the backward pass"),
+    _planted("lr-recomputed", "a resumed update takes learning rate and weight decay from the scheduler instead of POST"),
+    _planted("begin-late", "BEGIN is published after the first write of model state"),
+    _planted("clip-in-place", "the clip factor is multiplied into the retained gradients"),
+    _planted("no-regather", "recovery does not gather derived parameters"),
 )
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
 

@@ -44,6 +44,7 @@ def run_job(
     directory: Path,
     injections: tuple[Injection, ...] = (),
     *,
+    workload: Workload = WORKLOAD,
     updater: Updater = Updater.CHUNKS,
     mutant: str | None = None,
 ) -> tuple[list[Event], dict[int, Ledger]]:
@@ -52,7 +53,7 @@ def run_job(
     ledger_dir.mkdir(parents=True)
     spec = RunSpec(
         name="test",
-        workload=WORKLOAD,
+        workload=workload,
         protection=PROTECTION,
         output_dir=directory,
         ledger_dir=ledger_dir,
