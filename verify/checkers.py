@@ -104,8 +104,14 @@ def _steps_of(history: Sequence[Entry], token: int) -> list[str]:
 
 
 def recoveries_witnessed(history: Sequence[Entry], expected: int, rule: str | None) -> CheckResult:
-    """As many recoveries as expected, each by the expected rule, each with its failure, fence and decision."""
+    """As many recoveries as expected, each by the expected rule, each with its failure, fence and decision.
+
+    A failure that no fault preceded is the system's own, even where a recovery under way absorbs it.
+    """
     name = "recoveries"
+    stray = _unprovoked_failure(history)
+    if stray is not None:
+        return _false(name, f"rank {stray.fields['rank']} failed by itself, no fault had fired: {stray.fields['cause']}")
     found = recoveries_in(history)
     for number, recovery in enumerate(found, start=1):
         absent = [n for n in ("failure", "fenced", "decided") if recovery.first(n) is None]
@@ -124,6 +130,19 @@ def recoveries_witnessed(history: Sequence[Entry], expected: int, rule: str | No
     if len(found) < expected and status != COMPLETED:
         return _unknown(name, f"{reason}; the run ended early: {why}")
     return _false(name, reason)
+
+
+def _unprovoked_failure(history: Sequence[Entry]) -> Entry | None:
+    """The first failure without a fault between it and the failure before it."""
+    provoked = False
+    for entry in history:
+        if entry.name in ("fired", "killed"):
+            provoked = True
+        elif entry.name == "failure":
+            if not provoked:
+                return entry
+            provoked = False
+    return None
 
 
 def exact(comparison: Comparison | None, history: Sequence[Entry]) -> CheckResult:
@@ -155,10 +174,15 @@ def _fault_before(history: Sequence[Entry], iteration: int) -> str:
 
 
 def control_diverged(history: Sequence[Entry]) -> CheckResult:
-    """The same faults without the resumable updater must be seen to do harm, or the scenario shows nothing."""
+    """The same faults without the resumable updater must be seen to do harm, or the scenario shows nothing.
+
+    A control that diverges in an iteration before the first fault is broken by itself and shows nothing either.
+    """
     name = "control"
     diverged = next((e for e in history if e.name == "diverged"), None)
     if diverged is not None:
+        if not _fault_before(history, diverged.fields["iteration"]):
+            return _false(name, f"the control diverged before any fault fired: {diverged.fields['what']}")
         return _true(name, f"without the updater it diverges: {diverged.fields['what']}")
     status, reason = outcome_in(history)
     if status == COMPLETED:

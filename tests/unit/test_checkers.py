@@ -41,7 +41,25 @@ def test_a_recovery_without_a_witness_is_none(absent: tuple[str, dict[str, Any]]
 def test_a_recovery_that_nobody_caused_counts_against_the_system() -> None:
     extra = (FAILURE, FENCED, DECIDED, RECOVERED)
     result = checkers.recoveries_witnessed(history(*WHOLE[:-1], *extra, DONE), 1, "finish")
-    assert (result.judgement, result.reason) == (Judgement.FALSE, "2 recoveries, expected 1")
+    assert (result.judgement, result.reason) == (Judgement.FALSE, "rank 0 failed by itself, no fault had fired: signal 9")
+
+
+def test_a_failure_of_its_own_inside_a_recovery_counts_against_the_system() -> None:
+    again = ("decided", {**DECIDED[1], "epoch": 3})
+    recovered = ("recovered", {**RECOVERED[1], "epoch": 3})
+    crash = ("failure", {"rank": 1, "cause": "ended with exit code 1"})
+    entries = history(KILLED, FAILURE, FENCED, DECIDED, crash, FENCED, again, recovered, DONE)
+    result = checkers.recoveries_witnessed(entries, 1, "finish")
+    assert result.judgement is Judgement.FALSE
+    assert result.reason == "rank 1 failed by itself, no fault had fired: ended with exit code 1"
+
+
+@pytest.mark.parametrize(("iteration", "judgement"), [(2, Judgement.FALSE), (3, Judgement.TRUE), (4, Judgement.TRUE)])
+def test_a_control_that_diverges_before_its_first_fault_shows_nothing(iteration: int, judgement: Judgement) -> None:
+    planned = ("planned", {"token": 1, "iteration": 3, "fault_id": "kill", "occurrence": 1})
+    diverged = ("diverged", {"what": "loss", "iteration": iteration})
+    assert checkers.control_diverged(history(planned, ("fired", {"token": 1}), diverged)).judgement is judgement
+    assert checkers.control_diverged(history(planned, diverged)).judgement is Judgement.FALSE
 
 
 def test_doing_something_else_than_was_decided_is_false() -> None:
