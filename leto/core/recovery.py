@@ -4,7 +4,7 @@ Two questions, each answered by one table.
 
 What does the job do? (``decide``; t is the highest iteration whose BEGIN is durable on any rank)
 
-    some rank lacks HEADER(1)                    COLD        nothing was promised yet: start from the seed
+    some rank lacks HEADER(1), none is beyond    COLD        nothing was promised yet: start from the seed
     HEADER(T+1) on all ranks, T the last         ENDED       a process that ends now is no failure
     COMPLETE(t) on all ranks                     RESTART t+1 nobody has begun t+1; its compute phase is redone
     BEGIN(t) on some, COMPLETE(t) not on all     FINISH t    committed chunks are kept, the rest is finished
@@ -76,6 +76,7 @@ def decide(ranks: Sequence[Progress], last_iteration: int) -> Decision:
     """Raises ProtocolViolation when the ranks' progress contradicts INV-1 or INV-G."""
     lacking = [r for r, p in enumerate(ranks) if p.phase is Phase.NONE]
     if lacking:
+        _check_nobody_passed_the_first_barrier(ranks, lacking[0])
         fresh = tuple(Progress(phase=Phase.NONE, iteration=0) for _ in ranks)
         return Decision(action=Action.COLD, iteration=0, reason=f"rank {lacking[0]} lacks HEADER(1)", carried=fresh)
     _check_spread(ranks)
@@ -143,6 +144,13 @@ def _row_inside_update(geometry: CodedGeometry, progress: Progress) -> tuple[Row
     if chunk >= geometry.chunks_of(group).stop:
         return Row.REDO_WRITE_BACK, f"group {group} is committed, its write-back is not durable: Q speaks"
     return Row.REDO_SAVE_UNDO, f"chunk {chunk} of group {group} is untouched"
+
+
+def _check_nobody_passed_the_first_barrier(ranks: Sequence[Progress], lacking: int) -> None:
+    """HEADER(1) is durable on all ranks before anybody computes, so beyond it a rank without one has lost its marker (U4)."""
+    for p in ranks:
+        if p.iteration > 1 or p.phase > Phase.HEADER:
+            raise ProtocolViolation(f"rank {lacking} says that it lacks HEADER(1), but another is at {p.describe()}")
 
 
 def _check_spread(ranks: Sequence[Progress]) -> None:

@@ -57,6 +57,12 @@ DECISIONS = [
 ]
 
 
+@pytest.mark.parametrize("other", [at(Phase.OWNED, 1), at(Phase.COMPLETE, 1), at(Phase.HEADER, 50)])
+def test_a_marker_that_reads_as_nothing_beside_a_rank_under_way_is_never_a_cold_start(other: Progress) -> None:
+    with pytest.raises(ProtocolViolation, match=r"rank 1 says that it lacks HEADER\(1\), but another is at"):
+        decide([other, at(Phase.NONE, 0)], LAST)
+
+
 @pytest.mark.parametrize(("ranks", "action", "iteration", "reason"), DECISIONS, ids=[d[3] for d in DECISIONS])
 def test_decision_and_reason(ranks: list[Progress], action: Action, iteration: int, reason: str) -> None:
     decision = decide(ranks, LAST)
