@@ -296,7 +296,10 @@ class Server:
 
 @contextlib.contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """A listening socket that only this user can reach; its file is removed at the end."""
+    """A listening socket that only this user can reach.
+
+    Its file is removed at the end, and its folder by whoever leaves it empty: an agent that was killed cannot.
+    """
     folder = path.parent.stat()
     if folder.st_uid != os.getuid() or stat.S_IMODE(folder.st_mode) & 0o077:
         raise JobError(f"{path.parent}: the socket's folder must be ours alone (mode 0700)")
@@ -308,6 +311,8 @@ def _listening(path: Path) -> Iterator[socket.socket]:
             yield listener
         finally:
             path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # others still serve in it, or the agent removed it
+                path.parent.rmdir()
 
 
 def _stop_descriptor() -> int:

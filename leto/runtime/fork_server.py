@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
-import importlib
 import os
 import select
 import selectors
@@ -30,6 +29,7 @@ from typing import IO, Any, NoReturn
 
 from leto.core.errors import FencedError, JobError, LetoError, WireError
 from leto.memory.wire import Channel, Codec, PeerClosed, close_all
+from leto.runtime import plugins
 from leto.runtime.process import die_with_parent, kill_group
 
 SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -84,12 +84,6 @@ class Exited:
 FORK_CODEC = Codec((Ready, ForkRequest, Forked, ForkRefused, Exited))
 
 Target = Callable[[dict[str, Any], list[int]], int | None]
-
-
-def resolve(path: str) -> Any:
-    """What ``module:function`` names. Raises ImportError or AttributeError."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 class Server:
@@ -174,7 +168,7 @@ class Server:
             log.close()
             for end in setup:  # their end tells the server that this process stands alone
                 end.close()
-            code = _exit_code(resolve(request.target)(dict(request.arguments), fds))
+            code = _exit_code(plugins.load(request.target)(dict(request.arguments), fds))
         except SystemExit as end:
             code = _exit_code(end.code)
         except BaseException:
@@ -256,13 +250,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_environment()
         begin = time.monotonic()
         for path in options.preload:
-            resolve(path)()
+            plugins.load(path)()
         check_one_thread()
         gc.collect()
         gc.freeze()  # the collector of a child must not write into, and so copy, every inherited page
         channel.send(Ready(epoch=0, preload_s=time.monotonic() - begin), timeout_s=_SEND_TIMEOUT_S)
         Server(channel, _child_events()).run()
-    except JobError as error:
+    except LetoError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

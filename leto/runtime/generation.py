@@ -14,7 +14,7 @@ from typing import Any
 
 from leto.core.config import JobConfig
 from leto.core.errors import JobError, WireError
-from leto.memory.wire import Channel, PeerClosed
+from leto.memory.wire import Channel, PeerClosed, close_all
 from leto.runtime.fork_client import ForkedChild, ForkServer
 from leto.runtime.messages import TRAINER_CODEC, Report
 
@@ -112,12 +112,13 @@ class Generation:
     def _hear(self, member: _Member) -> Iterator[Report]:
         while not member.heard_out:
             try:
-                message, _ = member.channel.receive(0.0)
+                message, fds = member.channel.receive(0.0)
             except PeerClosed:
                 member.heard_out = True
             except JobError:  # nothing more for now
                 return
             else:
+                close_all(fds)
                 if message.epoch != self.epoch:
                     raise WireError(f"rank {member.rank} speaks for epoch {message.epoch} in epoch {self.epoch}")
                 yield message

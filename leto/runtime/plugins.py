@@ -14,6 +14,9 @@ def load(path: str) -> Any:
     if not module_name or not name:
         raise ConfigError(f"{path!r} is not an import path of the form module:name")
     try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"cannot import {path!r}: {error}") from None
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"cannot import {path!r}: {error}") from error
+    if not hasattr(module, name):
+        raise ConfigError(f"cannot import {path!r}: module {module_name} has no {name!r}")
+    return getattr(module, name)

@@ -441,21 +441,26 @@ def test_an_orderly_end_leaves_nothing_behind(folder: Path, socket_path: Path) -
     manager.close()
 
 
-def test_it_ends_with_its_parent_and_removes_its_socket(folder: Path, socket_path: Path) -> None:
+def test_managers_end_with_their_parent_and_the_last_one_removes_the_folder(folder: Path) -> None:
+    """The parent was killed, so nobody else can."""
+    sockets = folder / "sockets"
+    sockets.mkdir(mode=0o700)
     program = (
         "import os, signal, sys; from pathlib import Path; from leto.runtime.state_managers import start_state_manager as s;"
-        "m = s(Path(sys.argv[1]), rank=0, device_bytes=4096, host_bytes=4096, log_path=Path(sys.argv[2]), timeout_s=20.0);"
-        "os.write(1, b'%8d' % m.pid); signal.pause()"
+        "start = lambda path: s(path, rank=0, device_bytes=4096, host_bytes=4096, log_path=Path(sys.argv[2]), timeout_s=20.0);"
+        "managers = [start(Path(sys.argv[1]) / name) for name in ('r0', 'r1')];"
+        "os.write(1, b'%8d%8d' % tuple(m.pid for m in managers)); signal.pause()"
     )
-    argv = [sys.executable, "-c", program, socket_path, folder / "log"]
+    argv = [sys.executable, "-c", program, sockets, folder / "log"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
-        pidfd = os.pidfd_open(int(parent.stdout.read(8)))
-        assert socket_path.exists()
+        pidfds = [os.pidfd_open(int(parent.stdout.read(8))) for _ in range(2)]
+        assert sorted(path.name for path in sockets.iterdir()) == ["r0", "r1"]
         parent.kill()
-    assert wait_pidfd(pidfd, TIMEOUT_S)
-    assert not socket_path.exists()
-    os.close(pidfd)
+    for pidfd in pidfds:
+        assert wait_pidfd(pidfd, TIMEOUT_S)
+        os.close(pidfd)
+    assert not sockets.exists()
 
 
 def test_it_does_not_start_for_a_parent_that_is_gone_already(folder: Path, socket_path: Path) -> None:
