@@ -16,12 +16,13 @@ class Kind(IntEnum):
 
     MISSING = 0  # no record, or a record of an iteration that should not exist
     NAMES = 1  # the two runs do not even hold the same tensors
-    LOSS = 2
-    RESULT = 3  # gradient norm, skipped
-    CODED = 4  # masters and moments
-    STATE = 5  # any other tensor, like the step counters
-    LIVE = 6  # generators, cursor, scheduler, enrolled buffers
-    DERIVED = 7  # parameters in training precision
+    SAMPLES = 2  # the rank read other data
+    LOSS = 3
+    RESULT = 4  # gradient norm, skipped
+    CODED = 5  # masters and moments
+    STATE = 6  # any other tensor, like the step counters
+    LIVE = 7  # generators, cursor, scheduler, enrolled buffers
+    DERIVED = 8  # parameters in training precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +123,18 @@ def _record(run: Mapping[int, Ledger], rank: int, iteration: int) -> Record | No
 
 def _results(expected: Record, actual: Record) -> Iterator[_Found]:
     e, a = expected.result, actual.result
+    if e.samples != a.samples:
+        yield Kind.SAMPLES, "samples", _listed(e.samples), _listed(a.samples)
     if _float_key(e.loss) != _float_key(a.loss):
         yield Kind.LOSS, "loss", e.loss, a.loss
     if _float_key(e.grad_norm) != _float_key(a.grad_norm):
         yield Kind.RESULT, "grad_norm", e.grad_norm, a.grad_norm
     if e.skipped != a.skipped:
         yield Kind.RESULT, "skipped", str(e.skipped), str(a.skipped)
+
+
+def _listed(samples: tuple[int, ...]) -> str:
+    return ",".join(map(str, samples)) or "none"
 
 
 def _float_key(text: str) -> int | None:

@@ -1,6 +1,6 @@
 """The ledger: what every iteration computed, as digests, one file a rank.
 
-    {"schema": 1, "rank": 0, "world_size": 2, "slot_bytes": 8192, "names": [...]}\n     header, one JSON line
+    {"schema": 2, "rank": 0, "world_size": 2, "slot_bytes": 8192, "names": [...]}\n     header, one JSON line
     {"iteration": 1, "result": {...}, "digests": [...], "live": {...}}       ...\n     slot 1, padded with spaces
     {"iteration": 2, ...                                                     ...\n     slot 2
 
@@ -23,7 +23,7 @@ import xxhash
 
 from leto.core.records import IterationResult, LiveState
 
-SCHEMA = 1
+SCHEMA = 2
 _SLOT_QUANTUM_BYTES = 1024
 _SLOT_MARGIN_BYTES = 1024
 _MAX_HEADER_BYTES = 16 << 20
@@ -174,7 +174,7 @@ class LedgerReader:
         try:
             raw = json.loads(slot)
             record = Record(
-                result=IterationResult(**raw["result"]),
+                result=IterationResult.from_json(raw["result"]),
                 state=dict(zip(self.header.names, raw["digests"], strict=True)),
                 live=raw["live"],
             )

@@ -26,7 +26,7 @@ from leto.core.errors import ProtocolViolation
 RECORD_SLOTS = 2
 _PREFIX = struct.Struct("<4sIIII")
 _MAGIC = b"LETO"
-_VERSION = 1
+_VERSION = 2
 
 
 def bytes_to_text(raw: bytes) -> str:
@@ -73,12 +73,21 @@ class UpdateValues:
 
 @dataclass(frozen=True, kw_only=True)
 class IterationResult:
-    """What a person sees of iteration t. Floats as float.hex, so that text keeps every bit."""
+    """What iteration t computed, and from what. Floats as float.hex, so that text keeps every bit.
+
+    Equal on all ranks but for ``samples``, which are this rank's.
+    """
 
     iteration: int
     loss: str
     grad_norm: str  # "" for a skipped step
     skipped: bool
+    samples: tuple[int, ...]  # indices into the data set, in the order in which they were read
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> IterationResult:
+        """From what ``asdict`` and JSON made of it. Raises TypeError or KeyError when a field is missing or unknown."""
+        return IterationResult(**{**raw, "samples": tuple(raw["samples"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +146,7 @@ def decode_header(image: bytes, iteration: int) -> Header:
         iteration=raw["iteration"],
         layout_hash=raw["layout_hash"],
         live=_live(raw["live"]),
-        previous=None if previous is None else IterationResult(**previous),
+        previous=None if previous is None else IterationResult.from_json(previous),
     )
 
 
@@ -150,7 +159,7 @@ def decode_post(image: bytes, iteration: int) -> Post:
         layout_hash=raw["layout_hash"],
         next_live=_live(raw["next_live"]),
         values=UpdateValues(**values),
-        result=IterationResult(**raw["result"]),
+        result=IterationResult.from_json(raw["result"]),
     )
 
 

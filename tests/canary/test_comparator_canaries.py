@@ -22,7 +22,7 @@ ITERATIONS = 3
 
 
 def record(t: int) -> Record:
-    result = IterationResult(iteration=t, loss=(1.0 / t).hex(), grad_norm=(2.0).hex(), skipped=False)
+    result = IterationResult(iteration=t, loss=(1.0 / t).hex(), grad_norm=(2.0).hex(), skipped=False, samples=(t,))
     return Record(result=result, state={"master/w": f"m{t}", "param/w": f"p{t}"}, live={"generators/torch": f"g{t}"})
 
 
@@ -61,6 +61,10 @@ def with_state(rank: int, iteration: int, name: str) -> Run:
     return changed(rank, iteration, lambda r: dataclasses.replace(r, state={**r.state, name: "other"}))
 
 
+def with_samples(rank: int, iteration: int, *samples: int) -> Run:
+    return changed(rank, iteration, lambda r: dataclasses.replace(r, result=dataclasses.replace(r.result, samples=samples)))
+
+
 PROBES: dict[str, tuple[Run, Run]] = {
     "one ULP of a loss": (run(), with_loss(0, 2, math.nextafter(0.5, 1.0))),
     "the sign of zero": (with_loss(1, 1, 0.0), with_loss(1, 1, -0.0)),
@@ -72,6 +76,7 @@ PROBES: dict[str, tuple[Run, Run]] = {
     "the state of the last iteration": (run(), with_state(1, ITERATIONS, "master/w")),
     "derived parameters only": (run(), with_state(0, 2, "param/w")),
     "the second rank only": (run(), with_state(1, 2, "master/w")),
+    "data one batch off": (run(), with_samples(1, 2, 3)),
     "a generator": (run(), changed(0, 2, lambda r: dataclasses.replace(r, live={"generators/torch": "other"}))),
     "a tensor that is absent": (run(), changed(0, 2, lambda r: dataclasses.replace(r, state={"master/w": "m2"}))),
 }
@@ -116,6 +121,7 @@ PLANTED: dict[str, Original] = {
     "skips a missing record": dropping(lambda d: d.kind is Kind.MISSING),
     "compares the loss only": dropping(lambda d: d.kind not in (Kind.LOSS, Kind.MISSING)),
     "ignores derived parameters": dropping(lambda d: d.kind is Kind.DERIVED),
+    "ignores samples": dropping(lambda d: d.kind is Kind.SAMPLES),
     "ignores live state": dropping(lambda d: d.kind is Kind.LIVE),
     "compares common names only": dropping(lambda d: d.kind is Kind.NAMES),
     "looks at rank 0 only": dropping(lambda d: d.rank != 0),

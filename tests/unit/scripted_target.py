@@ -160,7 +160,7 @@ class ScriptedJob:
         s = self._script
         if rank == 1 and (t >= s.diverge_from or (s.diverge_after_fault and self._hurt)):
             state[s.diverge_in] = "0" * 32
-        result = IterationResult(iteration=t, loss=_loss(t), grad_norm=(1.0).hex(), skipped=False)
+        result = IterationResult(iteration=t, loss=_loss(t), grad_norm=(1.0).hex(), skipped=False, samples=(2 * t - 2 + rank,))
         self._writers[rank].write(result, state, {"data_cursor": f"{t:032x}"})
 
 

@@ -19,7 +19,8 @@ def record(t: int, loss: str = "0x1.0000000000000p+0", norm: str = "0x1p+1", **c
     live = {"data_cursor": str(t)}
     for name, value in changed.items():
         (live if name in live else state)[name.replace("__", "/")] = value
-    return Record(result=IterationResult(iteration=t, loss=loss, grad_norm=norm, skipped=False), state=state, live=live)
+    result = IterationResult(iteration=t, loss=loss, grad_norm=norm, skipped=False, samples=(2 * t, 2 * t + 1))
+    return Record(result=result, state=state, live=live)
 
 
 def run(replace: dict[tuple[int, int], Record | None] | None = None, ranks: int = 2, iterations: int = 3) -> dict[int, Ledger]:
@@ -76,6 +77,23 @@ def test_one_ulp_of_the_loss_is_named() -> None:
         "iteration 3, rank 1, loss: 0x1.0000000000001p+0, expected 0x1.0000000000000p+0 (1 ULP)"
     )
     assert (comparison.loss_exact, comparison.state_exact) == (2, 3)
+
+
+def test_other_samples_are_named_before_what_they_cause() -> None:
+    changed = record(2, loss="0x1.0000000000001p+0", master__w="m")
+    one_batch_off = dataclasses.replace(changed, result=dataclasses.replace(changed.result, samples=(6, 7)))
+    comparison = compare_runs(run(), run({(1, 2): one_batch_off}), 3)
+    assert comparison.first is not None
+    assert comparison.first.kind is Kind.SAMPLES
+    assert comparison.first.describe() == "iteration 2, rank 1, samples: 6,7, expected 4,5"
+
+
+def test_other_samples_diverge_even_where_no_bit_of_the_state_shows_it() -> None:
+    quiet = dataclasses.replace(record(3), result=dataclasses.replace(record(3).result, samples=()))
+    comparison = compare_runs(run(), run({(0, 3): quiet}), 3)
+    assert comparison.first is not None
+    assert (comparison.first.kind, comparison.first.actual) == (Kind.SAMPLES, "none")
+    assert (comparison.loss_exact, comparison.state_exact) == (3, 2)
 
 
 def test_state_counts_apart_from_loss() -> None:

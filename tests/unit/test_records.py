@@ -28,7 +28,7 @@ LIVE = LiveState(
     loss_scales=("", (2.0**-3).hex()),
     mutable={"bias": TensorImage(dtype="bfloat16", shape=(2, 1), data=bytes_to_text(b"\x01\x02\x03\x04"))},
 )
-RESULT = IterationResult(iteration=4, loss=(0.1).hex(), grad_norm="nan", skipped=False)
+RESULT = IterationResult(iteration=4, loss=(0.1).hex(), grad_norm="nan", skipped=False, samples=(24, 25, 28, 29))
 POST = Post(
     iteration=4,
     layout_hash="ab",
