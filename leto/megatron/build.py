@@ -8,14 +8,20 @@ import torch
 
 from leto.core.config import Workload
 from leto.megatron import mcore
-from leto.megatron.models import ModelSpec
+from leto.megatron.models import ModelSpec, MoeSpec
+
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+"""Of parameters and activations; gradients are reduced, and masters and moments kept, in fp32 either way."""
 
 
 def transformer_config(spec: ModelSpec, workload: Workload) -> Any:
+    dtype = _DTYPES[workload.precision]
     return mcore.TransformerConfig(
         num_layers=spec.layers,
         hidden_size=spec.hidden,
         num_attention_heads=spec.heads,
+        num_query_groups=spec.key_value_heads,
+        ffn_hidden_size=spec.ffn,
         normalization="RMSNorm",
         qk_layernorm=True,
         gated_linear_unit=True,
@@ -25,34 +31,43 @@ def transformer_config(spec: ModelSpec, workload: Workload) -> Any:
         attention_dropout=spec.dropout,
         attention_softmax_in_fp32=True,
         init_method_std=spec.init_std,
-        bf16=True,
-        params_dtype=torch.bfloat16,
-        pipeline_dtype=torch.bfloat16,
+        bf16=dtype is torch.bfloat16,
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
         deterministic_mode=True,
-        num_moe_experts=spec.experts,
-        moe_ffn_hidden_size=spec.expert_ffn,
-        moe_router_topk=spec.experts_per_token,
-        moe_router_score_function="sigmoid",
-        moe_router_enable_expert_bias=True,
-        moe_router_load_balancing_type="aux_loss",
-        moe_router_dtype="fp32",
-        moe_aux_loss_coeff=spec.aux_loss,
-        moe_token_dispatcher_type="alltoall",
-        expert_model_parallel_size=workload.expert_parallel,
         # Fusions are CUDA kernels.
         bias_activation_fusion=False,
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
-        moe_grouped_gemm=False,
         cuda_graph_scope=[],  # the default is a deprecated name that warns
+        **({} if spec.moe is None else _moe_settings(spec.moe, spec.ffn, workload)),
     )
 
 
+def _moe_settings(moe: MoeSpec, ffn: int, workload: Workload) -> dict[str, Any]:
+    return {
+        "num_moe_experts": moe.experts,
+        "moe_ffn_hidden_size": ffn,
+        "moe_router_topk": moe.experts_per_token,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_router_dtype": "fp32",
+        "moe_aux_loss_coeff": moe.aux_loss,
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": False,  # a CUDA kernel
+        "expert_model_parallel_size": workload.expert_parallel,
+    }
+
+
 def gpt_model(spec: ModelSpec, config: Any) -> Any:
-    """The bare model, in bf16; parameter and buffer names are its own, without the prefixes of wrappers."""
+    """The bare model; parameter and buffer names are its own, without the prefixes of wrappers."""
     layers = mcore.get_gpt_layer_local_spec(
-        num_experts=spec.experts, moe_grouped_gemm=False, qk_layernorm=True, normalization=config.normalization
+        num_experts=None if spec.moe is None else spec.moe.experts,
+        moe_grouped_gemm=False,
+        qk_layernorm=True,
+        normalization=config.normalization,
     )
     model = mcore.GPTModel(
         config,
@@ -61,7 +76,7 @@ def gpt_model(spec: ModelSpec, config: Any) -> Any:
         max_sequence_length=spec.sequence,
         parallel_output=True,
         position_embedding_type="rope",
-        share_embeddings_and_output_weights=False,
+        share_embeddings_and_output_weights=spec.tied_embeddings,
     )
     model.model_type = mcore.ModelType.encoder_or_decoder
     for parameter in model.parameters():
@@ -74,11 +89,13 @@ def data_parallel(config: Any, model: Any) -> Any:
     ddp_config = mcore.DistributedDataParallelConfig(
         grad_reduce_in_fp32=True, use_distributed_optimizer=True, check_for_nan_in_grad=True
     )
-    return mcore.DistributedDataParallel(config=config, ddp_config=ddp_config, module=mcore.Float16Module(config, model))
+    module = mcore.Float16Module(config, model) if config.bf16 else model
+    return mcore.DistributedDataParallel(config=config, ddp_config=ddp_config, module=module)
 
 
-def optimizer(spec: ModelSpec, ddp: Any) -> Any:
+def optimizer(spec: ModelSpec, workload: Workload, ddp: Any) -> Any:
     """Megatron's ChainedOptimizer: a DistributedOptimizer over torch's AdamW for dense, another for expert parameters."""
+    dtype = _DTYPES[workload.precision]
     config = mcore.OptimizerConfig(
         optimizer="adam",
         lr=spec.max_learning_rate,
@@ -86,13 +103,13 @@ def optimizer(spec: ModelSpec, ddp: Any) -> Any:
         weight_decay=spec.end_weight_decay,
         adam_beta1=spec.adam_betas[0],
         adam_beta2=spec.adam_betas[1],
-        bf16=True,
-        params_dtype=torch.bfloat16,
+        bf16=dtype is torch.bfloat16,
+        params_dtype=dtype,
         clip_grad=spec.clip,
         use_distributed_optimizer=True,
     )
     chained = mcore.get_megatron_optimizer(config, [ddp], use_gloo_process_groups=False)
-    assert not any(one.grad_scaler for one in chained.chained_optimizers), "bf16 trains without a loss scaler"
+    assert not any(one.grad_scaler for one in chained.chained_optimizers), "only fp16 trains with a loss scaler"
     return chained
 
 

@@ -1,49 +1,45 @@
 """Which sample a rank reads when.
 
-Nothing here has state that a recovery must rebuild: what a rank reads next is a function of the seed and of the number of
+Nothing here has state that a recovery must rebuild: what a rank reads next is a function of the workload and of the number of
 samples it has consumed, which HEADER and POST record (U28).
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import torch
+from torch.utils.data import default_collate
 
-from leto.core.errors import ConfigError
-
-Tokens = npt.NDArray[np.int64]
-
-
-class SampleSource(Protocol):
-    """An endless, seekable sequence of samples, the same on every rank."""
-
-    def sample(self, index: int) -> Tokens:
-        """Sample ``index`` >= 0: sequence + 1 tokens, a pure function of the index."""
-        ...
+from leto.megatron import mcore
 
 
-class ShuffledWindows:
-    """Windows of ``sequence`` + 1 tokens that tile the text, in a new random order each epoch. Implements SampleSource."""
+def gpt_dataset(text: Any, tokenizer: Any, *, sequence: int, seed: int, samples: int) -> Any:
+    """Megatron's GPTDataset over all documents of ``text``, an IndexedDataset: ``samples`` or more windows, shuffled by epochs.
 
-    def __init__(self, tokens: npt.NDArray[np.uint16], *, sequence: int, seed: int) -> None:
-        self._tokens = tokens
-        self._sequence = sequence
-        self._seed = seed
-        self._windows = (len(tokens) - 1) // sequence  # the last token of a window is the first of the next
-        if self._windows < 1:
-            raise ConfigError(f"data: {len(tokens)} tokens are less than one sequence of {sequence}")
-        self._order_of_epoch = lru_cache(maxsize=2)(self._shuffle)  # two: a batch may straddle epochs
+    Equal arguments give equal samples in every process. The text must outlive it: samples are read from its mapping.
+    """
+    config = mcore.GPTDatasetConfig(
+        random_seed=seed,
+        sequence_length=sequence,
+        # Its index takes milliseconds to make. In files, rank 0 would make it and the others find it too early or too late.
+        path_to_cache="",
+        tokenizer=tokenizer,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,  # attention is causal by the layer spec
+    )
+    documents = np.arange(len(text), dtype=np.int32)
+    return mcore.GPTDataset(text, text.path_prefix, documents, samples, mcore.Split.train, config)
 
-    def sample(self, index: int) -> Tokens:
-        epoch, position = divmod(index, self._windows)
-        first = int(self._order_of_epoch(epoch)[position]) * self._sequence
-        return self._tokens[first : first + self._sequence + 1].astype(np.int64)
 
-    def _shuffle(self, epoch: int) -> npt.NDArray[np.int64]:
-        return np.random.Generator(np.random.PCG64([self._seed, epoch])).permutation(self._windows)
+def batch(dataset: Any, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+    """Samples as [len(indices), sequence] tensors: tokens, labels, loss_mask, position_ids."""
+    collated: dict[str, torch.Tensor] = default_collate([dataset[index] for index in indices])
+    return collated
 
 
 def sample_index(cursor: int, *, rank: int, ranks: int, micro_batch: int) -> int:

@@ -19,13 +19,17 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", category=DeprecationWarning)
 
     from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.datasets import helpers  # noqa: F401  (GPTDataset would import it when it is built)
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
+    from megatron.core.datasets.utils import Split
     from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
     from megatron.core.pipeline_parallel import get_forward_backward_func
-    from megatron.core.tokenizers.text.libraries.bytelevel_tokenizer import ByteLevelTokenizer
+    from megatron.core.tokenizers import MegatronTokenizer
     from megatron.core.transformer.enums import ModelType
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.moe.moe_utils import get_moe_layer_wise_logging_tracker
@@ -37,16 +41,24 @@ warnings.filterwarnings(
 )
 # Says at warning level that it is switched off.
 logging.getLogger("megatron.core.rerun_state_machine").setLevel(logging.ERROR)
+# Warns that the index of a GPTDataset is not kept in files.
+logging.getLogger("megatron.core.datasets.gpt_dataset").setLevel(logging.ERROR)
 
 __all__ = [
-    "ByteLevelTokenizer",
+    "DType",
     "DistributedDataParallel",
     "DistributedDataParallelConfig",
     "Float16Module",
+    "GPTDataset",
+    "GPTDatasetConfig",
     "GPTModel",
+    "IndexedDataset",
+    "IndexedDatasetBuilder",
+    "MegatronTokenizer",
     "ModelType",
     "OptimizerConfig",
     "OptimizerParamScheduler",
+    "Split",
     "TransformerConfig",
     "finalize_model_grads",
     "get_forward_backward_func",

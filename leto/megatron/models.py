@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from leto.core.config import Workload
 from leto.core.errors import ConfigError
 
 BYTE_VOCABULARY = 256
-"""A token is a byte; 0, which no text contains, ends a document."""
+"""A token is a byte; no text contains 0, which ends a document, or 1, which Megatron pads with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeSpec:
+    """What makes a model a mixture of experts: every MLP becomes ``experts`` of them behind a router."""
+
+    experts: int
+    experts_per_token: int
+    aux_loss: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A model and its recipe. Sizes in elements, batch sizes in samples, ``global_batch`` over all ranks."""
+    """A model and its recipe. Sizes in elements, batch sizes in samples, ``global_batch`` over all ranks.
+
+    ``key_value_heads`` are shared by equal groups of ``heads`` query heads. ``ffn`` is the width of an MLP, or of each expert.
+    """
 
     name: str
     layers: int
     hidden: int
     heads: int
-    expert_ffn: int
-    experts: int
-    experts_per_token: int
+    key_value_heads: int
+    ffn: int
+    moe: MoeSpec | None
+    tied_embeddings: bool
     sequence: int
     vocabulary: int
     micro_batch: int
     global_batch: int
     dropout: float
-    aux_loss: float
     init_std: float
     max_learning_rate: float
     min_learning_rate: float
@@ -52,15 +64,15 @@ _OLMOE_TINY = ModelSpec(
     layers=2,
     hidden=128,
     heads=4,
-    expert_ffn=128,
-    experts=8,
-    experts_per_token=2,
+    key_value_heads=4,
+    ffn=128,
+    moe=MoeSpec(experts=8, experts_per_token=2, aux_loss=0.01),
+    tied_embeddings=False,
     sequence=64,
     vocabulary=BYTE_VOCABULARY,
     micro_batch=2,
     global_batch=8,
     dropout=0.1,
-    aux_loss=0.01,
     init_std=0.006,
     max_learning_rate=2.2e-3,
     min_learning_rate=2.2e-4,
@@ -71,8 +83,24 @@ _OLMOE_TINY = ModelSpec(
     warmup_fraction=0.1,
 )
 
-MODELS = {spec.name: spec for spec in (_OLMOE_TINY,)}
+# A scale model of the small dense models of Qwen3 (paper A.1): RMSNorm, SwiGLU, query and key norms, key and value heads
+# shared by groups of query heads, tied embeddings, no dropout. The recipe is olmoe-tiny's, for the same reasons.
+_QWEN_TINY = replace(
+    _OLMOE_TINY,
+    name="qwen-tiny",
+    layers=4,
+    hidden=192,
+    heads=6,
+    key_value_heads=2,
+    ffn=448,
+    moe=None,
+    tied_embeddings=True,
+    dropout=0.0,
+)
+
+MODELS = {spec.name: spec for spec in (_OLMOE_TINY, _QWEN_TINY)}
 DATA_SETS = ("shakespeare",)
+PRECISIONS = ("bf16", "fp32")
 
 
 def model_spec(workload: Workload) -> ModelSpec:
@@ -82,8 +110,8 @@ def model_spec(workload: Workload) -> ModelSpec:
         raise ConfigError(f"model: unknown model {workload.model!r}; known: {', '.join(sorted(MODELS))}")
     if workload.data not in DATA_SETS:
         raise ConfigError(f"data: unknown data set {workload.data!r}; known: {', '.join(DATA_SETS)}")
-    if workload.precision != "bf16":
-        raise ConfigError(f"precision: {workload.precision!r} is not supported; supported: bf16")
+    if workload.precision not in PRECISIONS:
+        raise ConfigError(f"precision: unknown precision {workload.precision!r}; known: {', '.join(PRECISIONS)}")
     if workload.iterations < 1:
         raise ConfigError(f"iterations: {workload.iterations} is not positive")
     if workload.seed < 0:
@@ -98,7 +126,11 @@ def _check_parallel(spec: ModelSpec, data_parallel: int, expert_parallel: int) -
             f"parallel.dp: {data_parallel} ranks cannot share {spec.name}'s global batch of {spec.global_batch} samples"
             f" in micro-batches of {spec.micro_batch}"
         )
+    if spec.moe is None:
+        if expert_parallel != 1:
+            raise ConfigError(f"parallel.ep: {expert_parallel} ranks cannot share experts: {spec.name} has none; write 1")
+        return
     if expert_parallel < 1 or data_parallel % expert_parallel:
         raise ConfigError(f"parallel.ep: {expert_parallel} does not divide the {data_parallel} data-parallel ranks")
-    if spec.experts % expert_parallel:
-        raise ConfigError(f"parallel.ep: {expert_parallel} does not divide the {spec.experts} experts of {spec.name}")
+    if spec.moe.experts % expert_parallel:
+        raise ConfigError(f"parallel.ep: {expert_parallel} does not divide the {spec.moe.experts} experts of {spec.name}")

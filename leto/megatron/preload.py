@@ -22,7 +22,7 @@ the host name, which need not lead to an interface that is up.
 
 
 def preload() -> None:
-    """Import torch, the shim and all of Megatron that a trainer uses, and read the training text.
+    """Import torch, the shim and all of Megatron that a trainer uses, and map the training text, made on first use.
 
     A forked child then needs no import. Creates no process group and runs no backward pass. Raises JobError when the process
     has more than one thread afterwards: children of such a fork hang in the first parallel region.
@@ -35,7 +35,7 @@ def preload() -> None:
 
     from leto.megatron import corpus, retained  # noqa: F401  (retained imports all of training)
 
-    corpus.shakespeare_tokens()
+    corpus.shakespeare()
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         wanted = " ".join(f"{key}={value}" for key, value in TRAINER_ENVIRONMENT.items())

@@ -14,8 +14,9 @@ class Shard:
     """The slice of one parameter that this rank updates (distributed optimizer).
 
     ``master`` is the very tensor the inner AdamW holds, so rebinding its ``.data`` rebinds the optimizer. ``gradient`` (fp32,
-    reduced) and ``derived`` (bf16) are flat views of the model's buffers, of the same length. ``param_group`` indexes the
-    inner optimizer's groups.
+    reduced) and ``derived`` (the model's precision) are flat views of the model's buffers, of the same length. In plain
+    Megatron the master of an fp32 parameter is ``derived`` itself; bound to coded memory it is apart from it (U31).
+    ``param_group`` indexes the inner optimizer's groups.
     """
 
     name: str
@@ -40,20 +41,13 @@ class Shard:
 def owned_shards(chained: Any, names: Mapping[Any, str]) -> tuple[Shard, ...]:
     """Every shard of this rank in bucket-shard order: optimizer, buffer, bucket, offset in the bucket.
 
-    ``names`` are those of the model's parameters. Every parameter must have an fp32 master beside its bf16 copy (U31).
+    ``names`` are those of the model's parameters.
     """
     return tuple(shard for index, optimizer in enumerate(chained.chained_optimizers) for shard in _of(index, optimizer, names))
 
 
 def _of(index: int, optimizer: Any, names: Mapping[Any, str]) -> Iterator[Shard]:
-    assert not any(optimizer.shard_fp32_groups), "a parameter without a master of its own"
-    masters = {
-        parameter: (group, master)
-        for group, (parameters, group_masters) in enumerate(
-            zip(optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups, strict=True)
-        )
-        for parameter, master in zip(parameters, group_masters, strict=True)
-    }
+    masters = dict(_masters(optimizer))
     ranges = {parameter: optimizer._get_model_param_range_map(parameter) for parameter in masters}
 
     def place(parameter: Any) -> tuple[int, int, int]:
@@ -73,3 +67,13 @@ def _of(index: int, optimizer: Any, names: Mapping[Any, str]) -> Iterator[Shard]
             derived=optimizer.buffers[buffer].buckets[bucket].param_data.view(-1)[in_bucket.start : in_bucket.end],
             inner=optimizer.optimizer,
         )
+
+
+def _masters(optimizer: Any) -> Iterator[tuple[Any, tuple[int, torch.Tensor]]]:
+    """(parameter, (param_group, master)): masters of bf16 parameters are copies, those of fp32 parameters views of them."""
+    copies = zip(optimizer.model_float16_groups, optimizer.shard_fp32_from_float16_groups, strict=True)
+    views = zip(optimizer.model_fp32_groups, optimizer.shard_fp32_groups, strict=True)
+    for kind in (copies, views):
+        for group, (parameters, masters) in enumerate(kind):
+            for parameter, master in zip(parameters, masters, strict=True):
+                yield parameter, (group, master)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -20,8 +19,8 @@ from leto.core.errors import ProtocolViolation
 from leto.core.hooks import StateEntry
 from leto.core.records import IterationResult, LiveState, UpdateValues
 from leto.megatron import build, live, mcore
-from leto.megatron.corpus import shakespeare_tokens
-from leto.megatron.data import SampleSource, ShuffledWindows, sample_index
+from leto.megatron.corpus import shakespeare, tokenizer
+from leto.megatron.data import batch, gpt_dataset, sample_index
 from leto.megatron.models import model_spec
 from leto.megatron.shards import owned_shards
 
@@ -62,15 +61,22 @@ class TrainingSession:
         self.ddp = build.data_parallel(self.config, self.model)
         if bind_buffers is not None:
             bind_buffers(self.ddp)
-        self.optimizer = build.optimizer(self.spec, self.ddp)
+        self.optimizer = build.optimizer(self.spec, workload, self.ddp)
         self.scheduler = build.scheduler(self.spec, workload, self.optimizer)
         build.connect(self.config, self.optimizer)
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.shards = owned_shards(self.optimizer, names)
         self._create_moments()
         self._forward_backward = mcore.get_forward_backward_func()
-        self._samples: SampleSource = ShuffledWindows(shakespeare_tokens(), sequence=self.spec.sequence, seed=workload.seed)
+        self._dataset = gpt_dataset(
+            shakespeare(),
+            tokenizer(),
+            sequence=self.spec.sequence,
+            seed=workload.seed,
+            samples=workload.iterations * self.spec.global_batch,
+        )
         self._losses: list[torch.Tensor] = []
+        self._samples: list[int] = []  # read by this rank in the last compute
         self.data_cursor = 0
         self.consumed_samples = 0
         self.applied_steps = 0
@@ -101,6 +107,7 @@ class TrainingSession:
         expected = (iteration - 1) * self.spec.global_batch
         if self.consumed_samples != expected:
             raise ProtocolViolation(f"iteration {iteration} starts after {expected} samples, not {self.consumed_samples}")
+        self._samples.clear()
         self.ddp.zero_grad_buffer()
         self.optimizer.zero_grad()
         if before_forward is not None:
@@ -120,19 +127,19 @@ class TrainingSession:
             after_backward()
 
     def _forward_step(self, _: None, model: Any) -> tuple[torch.Tensor, Callable[..., Any]]:
-        tokens = self._next_micro_batch()
-        positions = torch.arange(self.spec.sequence).expand(self.spec.micro_batch, -1)
-        # No mask: attention is causal by the layer spec.
-        per_token = model(tokens[:, :-1].contiguous(), positions, None, labels=tokens[:, 1:].contiguous())
+        read = self._next_micro_batch()
+        # No mask: attention is causal by the layer spec, and every token of a sample counts.
+        per_token = model(read["tokens"], read["position_ids"], None, labels=read["labels"])
         return per_token, _mean_loss
 
-    def _next_micro_batch(self) -> torch.Tensor:
-        """[micro_batch, sequence + 1] tokens; moves ``data_cursor``."""
+    def _next_micro_batch(self) -> dict[str, torch.Tensor]:
+        """A batch of ``micro_batch`` samples; moves ``data_cursor``."""
         size, ranks = self.spec.micro_batch, self.workload.data_parallel
         cursors = range(self.data_cursor, self.data_cursor + size)
         indices = [sample_index(cursor, rank=self.rank, ranks=ranks, micro_batch=size) for cursor in cursors]
         self.data_cursor += size
-        return torch.from_numpy(np.stack([self._samples.sample(index) for index in indices]))
+        self._samples += indices
+        return batch(self._dataset, indices)
 
     # The step: Megatron's own, and the part of it that comes before any state changes.
 
@@ -172,6 +179,7 @@ class TrainingSession:
             loss=self.loss_bits(),
             grad_norm="" if norm is None else float(norm).hex(),
             skipped=norm is None,
+            samples=tuple(self._samples),
         )
 
     def loss_bits(self) -> str:
@@ -196,7 +204,7 @@ class TrainingSession:
             shard.moments["step"].fill_(float(applied_steps))
 
     def cast_derived(self) -> None:
-        """Every owned bf16 shard <- its fp32 master, rounded to nearest even. Local."""
+        """Every owned shard of the parameters <- its fp32 master: rounded to nearest even in bf16, a copy in fp32. Local."""
         with torch.no_grad():
             for shard in self.shards:
                 shard.derived.copy_(shard.master.view(-1))

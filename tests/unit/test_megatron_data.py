@@ -2,54 +2,79 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leto.core.errors import ConfigError
-from leto.megatron.data import ShuffledWindows, sample_index
+from leto.megatron import mcore
+from leto.megatron.corpus import tokenizer
+from leto.megatron.data import batch, gpt_dataset, sample_index
 
-TOKENS = np.arange(1000, dtype=np.uint16)
 SEQUENCE = 10
-WINDOWS = 99  # (1000 - 1) // 10
+DOCUMENTS = (260, 1, 400, 39)  # lengths; one is shorter than a sample
+WINDOWS = 69  # (700 - 1) // 10
 
 
-def windows(seed: int = 42) -> ShuffledWindows:
-    return ShuffledWindows(TOKENS, sequence=SEQUENCE, seed=seed)
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Tokens that tell their place: they count up through all documents, from above the special ones."""
+    prefix = str(tmp_path_factory.mktemp("text") / "text")
+    builder = mcore.IndexedDatasetBuilder(f"{prefix}.bin", dtype=np.uint16)
+    first = 2
+    for length in DOCUMENTS:
+        builder.add_document(np.arange(first, first + length, dtype=np.uint16), [length])
+        first += length
+    builder.finalize(f"{prefix}.idx")
+    return mcore.IndexedDataset(prefix)
 
 
-def test_an_epoch_reads_every_window_once() -> None:
-    source = windows()
-    starts = [int(source.sample(index)[0]) for index in range(WINDOWS)]
-    assert sorted(starts) == [window * SEQUENCE for window in range(WINDOWS)]
-    assert starts != sorted(starts)
+def dataset(text: Any, *, seed: int = 42, samples: int = WINDOWS) -> Any:
+    return gpt_dataset(text, tokenizer(), sequence=SEQUENCE, seed=seed, samples=samples)
 
 
-def test_a_sample_is_consecutive_tokens_with_one_more_to_predict() -> None:
-    sample = windows().sample(5)
-    assert sample.dtype == np.int64
-    assert list(sample) == list(range(sample[0], sample[0] + SEQUENCE + 1))
+def tokens(source: Any, count: int) -> torch.Tensor:
+    return batch(source, range(count))["tokens"]
 
 
-@given(st.integers(0, 10 * WINDOWS))
-def test_a_sample_depends_on_the_index_alone(index: int) -> None:
-    wandering = windows()
-    wandering.sample(7 * WINDOWS)  # another epoch first
-    assert np.array_equal(wandering.sample(index), windows().sample(index))
+def test_an_epoch_reads_every_token_once(text: Any) -> None:
+    read = tokens(dataset(text), WINDOWS)
+    assert read.shape == (WINDOWS, SEQUENCE)
+    flat = read.flatten().tolist()
+    assert len(set(flat)) == len(flat) == WINDOWS * SEQUENCE
+    assert flat != sorted(flat)
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    def order(seed: int, epoch: int) -> list[int]:
-        return [int(windows(seed).sample(epoch * WINDOWS + position)[0]) for position in range(WINDOWS)]
+def test_labels_are_the_next_tokens_and_all_count(text: Any) -> None:
+    read = batch(dataset(text), range(WINDOWS))
+    assert torch.equal(read["labels"][:, :-1], read["tokens"][:, 1:])
+    assert read["loss_mask"].all()
+    assert read["position_ids"].tolist() == [list(range(SEQUENCE))] * WINDOWS
 
-    orders = [order(42, 0), order(42, 1), order(43, 0)]
-    assert len({tuple(o) for o in orders}) == 3
+
+def test_a_sample_depends_on_the_index_alone(text: Any) -> None:
+    wandering = dataset(text)
+    backwards = [wandering[index]["tokens"] for index in reversed(range(WINDOWS))]
+    assert torch.equal(torch.stack(backwards[::-1]), tokens(dataset(text), WINDOWS))
 
 
-def test_too_little_text_is_refused() -> None:
-    with pytest.raises(ConfigError, match="10 tokens are less than one sequence of 10"):
-        ShuffledWindows(TOKENS[:10], sequence=10, seed=0)
+def test_seeds_have_orders_of_their_own(text: Any) -> None:
+    assert not torch.equal(tokens(dataset(text), WINDOWS), tokens(dataset(text, seed=43), WINDOWS))
+
+
+def test_a_job_longer_than_the_text_reads_it_again(text: Any) -> None:
+    samples = 3 * WINDOWS
+    flat = tokens(dataset(text, samples=samples), samples).flatten()
+    assert torch.bincount(flat).max() == 3
+
+
+def test_torchs_generators_are_left_alone(text: Any) -> None:
+    before = torch.get_rng_state()
+    tokens(dataset(text), WINDOWS)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @given(ranks=st.integers(1, 8), micro_batch=st.integers(1, 4), micro_batches=st.integers(1, 4))

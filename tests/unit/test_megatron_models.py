@@ -8,7 +8,7 @@ import pytest
 
 from leto.core.config import Workload
 from leto.core.errors import ConfigError
-from leto.megatron.models import MODELS, model_spec
+from leto.megatron.models import MODELS, PRECISIONS, model_spec
 
 GOOD = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=100)
 
@@ -16,9 +16,9 @@ GOOD = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iteratio
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model": "olmoe"}, "model: unknown model 'olmoe'; known: olmoe-tiny"),
+        ({"model": "olmoe"}, "model: unknown model 'olmoe'; known: olmoe-tiny, qwen-tiny"),
         ({"data": "fineweb"}, "data: unknown data set 'fineweb'; known: shakespeare"),
-        ({"precision": "fp16"}, "precision: 'fp16' is not supported; supported: bf16"),
+        ({"precision": "fp16"}, "precision: unknown precision 'fp16'; known: bf16, fp32"),
         ({"iterations": 0}, "iterations: 0 is not positive"),
         ({"seed": -1}, "seed: -1 is negative"),
         ({"data_parallel": 0}, "parallel.dp: 0 ranks cannot share"),
@@ -26,6 +26,7 @@ GOOD = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iteratio
         ({"expert_parallel": 0}, "parallel.ep: 0 does not divide the 2 data-parallel ranks"),
         ({"data_parallel": 4, "expert_parallel": 3}, "parallel.ep: 3 does not divide the 4 data-parallel ranks"),
         ({"data_parallel": 1}, "parallel.ep: 2 does not divide the 1 data-parallel ranks"),
+        ({"model": "qwen-tiny"}, "parallel.ep: 2 ranks cannot share experts: qwen-tiny has none; write 1"),
     ],
 )
 def test_refused_with_the_key_and_what_would_be_right(change: dict[str, object], message: str) -> None:
@@ -36,10 +37,22 @@ def test_refused_with_the_key_and_what_would_be_right(change: dict[str, object],
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_micro_batches_share_the_global_batch(ranks: int) -> None:
-    spec = model_spec(replace(GOOD, data_parallel=ranks, expert_parallel=1))
+@pytest.mark.parametrize("model", MODELS)
+def test_micro_batches_share_the_global_batch(model: str, ranks: int) -> None:
+    spec = model_spec(replace(GOOD, model=model, data_parallel=ranks, expert_parallel=1))
     assert spec.micro_batches(ranks) * spec.micro_batch * ranks == spec.global_batch
 
 
 def test_models_are_registered_under_their_own_names() -> None:
     assert all(spec.name == name for name, spec in MODELS.items())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_trains_in_every_precision(model: str, precision: str) -> None:
+    assert model_spec(replace(GOOD, model=model, precision=precision, expert_parallel=1)) is MODELS[model]
+
+
+def test_heads_share_keys_and_values_in_equal_groups() -> None:
+    assert all(spec.heads % spec.key_value_heads == 0 for spec in MODELS.values())
+    assert any(spec.heads > spec.key_value_heads for spec in MODELS.values())
