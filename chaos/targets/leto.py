@@ -23,8 +23,7 @@ from leto.core.config import DEFAULT_UPDATER, JobConfig, Timeouts
 from leto.core.errors import FencedError
 from leto.core.events import Event
 from leto.megatron.models import model_spec
-from leto.memory.client import Pool
-from leto.memory.messages import Role
+from leto.memory.client import PoolObserver
 from leto.runtime.process import Spawned, last_line, wait_pidfd
 
 _READ_BYTES = 1 << 16
@@ -122,7 +121,7 @@ class LetoJob:
         self._services: dict[str, int] = {}  # name -> pidfd
         self._sockets: list[Path] = []
         self._trainers: dict[int, tuple[int, int]] = {}  # rank -> (pid, pidfd) of the current epoch
-        self._pools: dict[int, Pool] = {}
+        self._pools: dict[int, PoolObserver] = {}
 
     @staticmethod
     def spawn(config_path: Path, spec: RunSpec, armed: ArmedFile) -> LetoJob:
@@ -176,12 +175,11 @@ class LetoJob:
         except FencedError:  # that epoch has ended meanwhile; the next one's ready event follows
             self._forget(rank)
 
-    def _map_retained(self, rank: int, epoch: int) -> Pool:
-        pool = Pool.connect(
+    def _map_retained(self, rank: int, epoch: int) -> PoolObserver:
+        pool = PoolObserver(
             self._sockets[rank],
             rank=rank,
             epoch=epoch,
-            role=Role.OBSERVER,
             page_bytes=self._spec.protection.page_bytes,
             timeout_s=self._timeouts.stop_s,
         )
@@ -266,7 +264,7 @@ def _chunk(aim: Aim) -> str:
     return "" if aim.chunk is None else f" chunk {aim.chunk}"
 
 
-def _fill_random(pool: Pool, aim: Aim, page_bytes: int, first_byte: int, seed: int) -> int:
+def _fill_random(pool: PoolObserver, aim: Aim, page_bytes: int, first_byte: int, seed: int) -> int:
     """Overwrite the target from ``first_byte`` to its end; returns how many bytes that were."""
     generator = np.random.default_rng(seed)
     filled = 0

@@ -46,11 +46,11 @@ class Arena(Protocol):
 
 
 class Mapping(Protocol):
-    """User's side: an arena imported and mapped into this process."""
+    """User's side: memory that is mapped into this process at fixed addresses."""
 
     @property
     def address(self) -> int:
-        """cuMemAddressReserve + cuMemMap + cuMemSetAccess: first byte of the mapping."""
+        """First byte."""
         ...
 
     @property
@@ -61,6 +61,20 @@ class Mapping(Protocol):
 
     def close(self) -> None:
         """cuMemUnmap + cuMemAddressFree."""
+        ...
+
+
+class Region(Mapping, Protocol):
+    """Addresses reserved for one allocation (cuMemAddressReserve): scratch memory until retained pages are attached."""
+
+    @property
+    def attached(self) -> bool: ...
+    def attach(self, fd: int, offset: int) -> None:
+        """cuMemMap + cuMemSetAccess of an exported arena's bytes from ``offset`` on. Views and addresses stay valid."""
+        ...
+
+    def drop(self) -> None:
+        """Give back scratch memory; does nothing once attached."""
         ...
 
 

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING
 
 from leto.core.errors import RetainedStateError
 from leto.core.geometry import OS_PAGE_BYTES
+from leto.device.linux import madvise, map_over, punch_hole
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Missing from Python 3.11: fcntl's seals, and fallocate with a mode.
+# Missing from Python 3.11.
 _F_ADD_SEALS = 1033
 _F_SEAL_SEAL = 1
 _F_SEAL_SHRINK = 2
 _F_SEAL_GROW = 4
-_FALLOC_FL_KEEP_SIZE = 1
-_FALLOC_FL_PUNCH_HOLE = 2
-_libc = ctypes.CDLL(None, use_errno=True)
+_MAP_NORESERVE = 0x4000
 
 
 class HostArena:
@@ -69,10 +68,12 @@ class HostArena:
 
     def discard(self, offset: int, byte_count: int) -> None:
         """Give back the memory of a range of whole pages: in every mapping it reads as zeros from now on."""
-        mode = _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE
-        if _libc.fallocate(self._fd, mode, ctypes.c_int64(offset), ctypes.c_int64(byte_count)) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"{self.name}: cannot discard {byte_count} bytes at {offset}: {os.strerror(number)}")
+        try:
+            punch_hole(self._fd, offset, byte_count)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{self.name}: cannot discard {byte_count} bytes at {offset}: {error.strerror}"
+            ) from None
 
     def close(self) -> None:
         """cuMemRelease: the memory lives on while somebody maps it."""
@@ -81,33 +82,64 @@ class HostArena:
             self._fd = -1
 
 
-class HostMapping:
-    """User's side: a whole arena mapped shared into this process, from a descriptor that stays the caller's.
+class HostRegion:
+    """User's side: addresses of this process that never move, and what is mapped there.
 
-    Children do not inherit the mapping: a forked helper would keep writing after the trainer itself is fenced (INV-F, U5).
+    A region is scratch memory of this process alone until ``attach`` swaps retained pages in underneath (MAP_FIXED): tensors
+    built on its addresses before stay valid, and before that nothing written to them can reach retained memory.
     """
 
-    def __init__(self, fd: int) -> None:
-        self._mmap = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        self._mmap.madvise(mmap.MADV_DONTFORK)
-        self._byte_count = len(self._mmap)
+    def __init__(self, byte_count: int) -> None:
+        self._mmap = mmap.mmap(-1, byte_count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        self._byte_count = byte_count
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._mmap))
+        self._attached = False
 
     @property
     def address(self) -> int:
-        assert not self._mmap.closed, "the mapping is closed"
+        assert not self._mmap.closed, "the region is closed"
         return self._address
 
     @property
     def byte_count(self) -> int:
         return self._byte_count
 
+    @property
+    def attached(self) -> bool:
+        return self._attached
+
+    def attach(self, fd: int, offset: int) -> None:
+        """cuMemMap + cuMemSetAccess: the arena's bytes from ``offset`` on, shared. What the scratch memory held is gone.
+
+        Children do not inherit the mapping: a forked helper would keep writing after the trainer itself is fenced (INV-F, U5).
+        """
+        map_over(self.address, self._byte_count, fd, offset)
+        madvise(self._address, self._byte_count, mmap.MADV_DONTFORK)
+        self._attached = True
+
+    def drop(self) -> None:
+        """Give back the scratch memory, which reads as zeros from now on. Does nothing once retained pages are attached."""
+        if not self._attached:
+            madvise(self.address, self._byte_count, mmap.MADV_DONTNEED)
+
     def bytes_at(self, offset: int, byte_count: int) -> npt.NDArray[np.uint8]:
-        """A writable view of the range, flat uint8. It keeps the mapping open: drop all views before ``close``."""
+        """A writable view of the range, flat uint8, valid across ``attach``. Drop all views before ``close``."""
         import numpy as np
 
         return np.frombuffer(self._mmap, np.uint8, byte_count, offset)
 
     def close(self) -> None:
-        """cuMemUnmap: nothing is mapped any more when this returns. Raises BufferError while views are alive."""
+        """cuMemUnmap + cuMemAddressFree: nothing is mapped any more. Raises BufferError while views are alive."""
         self._mmap.close()
+
+
+class HostMapping(HostRegion):
+    """A whole arena mapped at once, from a descriptor that stays the caller's."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(os.fstat(fd).st_size)
+        try:
+            self.attach(fd, 0)
+        except OSError:
+            self.close()
+            raise

@@ -1,4 +1,4 @@
-"""The Linux calls on processes that Python does not offer."""
+"""The Linux calls that Python does not offer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ import signal
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
+_PROT_READ_WRITE = 3
+_MAP_SHARED = 0x01
+_MAP_FIXED = 0x10
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
+
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_LIBC.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 def die_with_parent(parent_pid: int, death_signal: signal.Signals = signal.SIGKILL) -> None:
@@ -17,7 +28,29 @@ def die_with_parent(parent_pid: int, death_signal: signal.Signals = signal.SIGKI
     watches the creating thread, not the parent process: parents create processes from a thread that lives as long as they do.
     """
     if _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl(PR_SET_PDEATHSIG): {os.strerror(code)}")
+        raise _error("prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:
         os._exit(128 + death_signal)
+
+
+def map_over(address: int, byte_count: int, fd: int, offset: int) -> None:
+    """Replace whatever this process has mapped there by a shared mapping of the file's range, in one step (MAP_FIXED)."""
+    found = _LIBC.mmap(address, byte_count, _PROT_READ_WRITE, _MAP_SHARED | _MAP_FIXED, fd, offset)
+    if found == _MAP_FAILED:
+        raise _error(f"mmap of {byte_count} bytes at {address:#x}")
+
+
+def madvise(address: int, byte_count: int, advice: int) -> None:
+    if _LIBC.madvise(address, byte_count, advice) != 0:
+        raise _error(f"madvise({advice}) of {byte_count} bytes at {address:#x}")
+
+
+def punch_hole(fd: int, offset: int, byte_count: int) -> None:
+    """The file's range holds no memory any more and reads as zeros in every mapping."""
+    if _LIBC.fallocate(fd, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, offset, byte_count) != 0:
+        raise _error(f"punch of {byte_count} bytes at {offset}")
+
+
+def _error(what: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{what}: {os.strerror(number)}")

@@ -1,8 +1,8 @@
-"""The pool's users: trainers and observers attach by name (Pool), agents hold the control arena (PoolAgent)."""
+"""The pool's users: trainers obtain and attach by name, observers map what there is, agents hold the control arena."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from leto.core.errors import FencedError, RetainedStateError, WireError
-from leto.core.geometry import Page
 from leto.core.layout import Allocation, Domain
 from leto.device.host import HostMapping
 from leto.memory.control import ControlPage
@@ -33,6 +32,7 @@ from leto.memory.messages import (
     Welcome,
     batched,
 )
+from leto.memory.regions import Regions
 from leto.memory.wire import Channel, Message, close_all
 
 _ERRORS: dict[str, type[Exception]] = {e.__name__: e for e in (FencedError, RetainedStateError, WireError)}
@@ -41,7 +41,7 @@ _Answer = TypeVar("_Answer")
 
 
 class _Connection:
-    """A welcomed connection to one rank's state manager, with the arenas it was given mapped.
+    """A welcomed connection to one rank's state manager: the control arena is mapped, the other arenas are descriptors.
 
     Requests raise what the manager refuses with (FencedError, RetainedStateError), JobError at the deadline and PeerClosed
     when the manager is gone.
@@ -51,23 +51,26 @@ class _Connection:
         self.rank = rank
         self.epoch = epoch
         self.timeout_s = timeout_s
+        self.arenas: dict[Domain, int] = {}
         self._channel = Channel.connect(str(socket_path), POOL_CODEC, timeout_s)
-        self.mappings: dict[Domain, HostMapping] = {}
         try:
             self.layout_hash = self._hello(role)
+            self._control = HostMapping(self.arenas[Domain.CONTROL])
         except BaseException:
-            self.close()
+            self._close_descriptors()
             raise
+        self.control = ControlPage(self._control)
 
     def _hello(self, role: Role) -> str | None:
         answer, fds = self._channel.request(Hello(epoch=self.epoch, rank=self.rank, role=role), self.timeout_s)
         try:
             welcome = _expect(Welcome, answer)
-            if len(fds) != len(welcome.domains):
+            if len(fds) != len(welcome.domains) or Domain.CONTROL not in welcome.domains:
                 raise WireError(f"Welcome names {len(welcome.domains)} arenas and carries {len(fds)}")
-            self.mappings = {domain: HostMapping(fd) for domain, fd in zip(welcome.domains, fds, strict=True)}
-        finally:
+        except BaseException:
             close_all(fds)
+            raise
+        self.arenas = dict(zip(welcome.domains, fds, strict=True))
         return welcome.layout_hash
 
     def request(self, message: Message, answer_type: type[_Answer]) -> _Answer:
@@ -78,30 +81,45 @@ class _Connection:
     def usage(self) -> dict[Domain, DomainUsage]:
         return {usage.domain: usage for usage in self.request(Usage(epoch=self.epoch), Used).domains}
 
+    def places(self) -> Iterator[Place]:
+        """Everything the manager retains, in order of allocation."""
+        first, total = 0, 1
+        while first < total:
+            table = self.request(List(epoch=self.epoch, first=first), Table)
+            yield from table.places
+            if not table.places:
+                return
+            first, total = first + len(table.places), table.total
+
+    def map(self, regions: Regions, places: Iterable[Place]) -> None:
+        """Retained pages over the regions of these allocations, which must be reserved."""
+        for place in places:
+            region = regions.region(place.name)
+            assert region.byte_count == place.byte_count, place
+            if not region.attached:
+                region.attach(self.arenas[place.domain], place.offset)
+
     def close(self) -> None:
-        """Raises BufferError while views are alive; nothing retained is mapped any more when it returns (INV-F)."""
+        """Control words are not mapped any more when it returns; what regions map stays."""
+        self._close_descriptors()
+        self._control.close()
+
+    def _close_descriptors(self) -> None:
         self._channel.close()
-        for mapping in self.mappings.values():
-            mapping.close()
+        close_all(self.arenas.values())
+        self.arenas = {}
 
 
 class Pool:
-    """Retained memory of one rank, mapped into this process. Connecting and attaching map memory and write none of it.
+    """A trainer's end: retained memory of one rank, obtained by name and mapped over the trainer's regions.
 
-    ``page_bytes`` is the code page size of the job, in which ``page_address`` counts.
+    Connecting and attaching map memory and write none of it.
     """
 
-    def __init__(self, connection: _Connection, page_bytes: int) -> None:
-        self._connection = connection
-        self._page_bytes = page_bytes
-        self._places: dict[str, Place] = {}
-        self.control = ControlPage(connection.mappings[Domain.CONTROL])
-
-    @classmethod
-    def connect(cls, socket_path: Path | str, *, rank: int, epoch: int, role: Role, page_bytes: int, timeout_s: float) -> Pool:
+    def __init__(self, socket_path: Path | str, *, rank: int, epoch: int, timeout_s: float) -> None:
         """``timeout_s`` bounds this call and every later request. Raises FencedError unless ``epoch`` is the current one."""
-        assert role is not Role.AGENT, "agents map the control arena only: PoolAgent"
-        return cls(_Connection(socket_path, rank=rank, epoch=epoch, role=role, timeout_s=timeout_s), page_bytes)
+        self._connection = _Connection(socket_path, rank=rank, epoch=epoch, role=Role.TRAINER, timeout_s=timeout_s)
+        self.control = self._connection.control
 
     @property
     def rank(self) -> int:
@@ -116,59 +134,28 @@ class Pool:
         """Of what was retained when this pool connected; None when nothing was (U41)."""
         return self._connection.layout_hash
 
-    def allocate(self, allocations: Iterable[Allocation], layout_hash: str) -> None:
-        """Cold start: retain what is missing. New pages are zero, a known name keeps its pages and their contents.
+    def obtain(self, regions: Regions, allocations: Iterable[Allocation], layout_hash: str, *, create: bool) -> None:
+        """Map retained pages over the regions of these allocations, which are reserved where they are not yet.
 
-        Raises RetainedStateError for another layout, a known name of another size, or a full arena.
+        A cold start creates: new pages are zero, a known name keeps its pages and their contents. Everybody else finds what
+        an earlier process left. Raises RetainedStateError for another layout, a known name of another class or size, a name
+        that is not retained (unless ``create``), or a full arena.
         """
+        request = Allocate if create else Attach
         for batch in batched(allocations):
-            self._learn(Allocate(epoch=self.epoch, layout_hash=layout_hash, allocations=batch))
+            table = self._connection.request(request(epoch=self.epoch, layout_hash=layout_hash, allocations=batch), Table)
+            regions.reserve(batch)
+            self._connection.map(regions, table.places)
 
-    def attach(self, allocations: Iterable[Allocation], layout_hash: str) -> None:
-        """Find what an earlier process left. Raises RetainedStateError unless every name is there with the same size."""
-        for batch in batched(allocations):
-            self._learn(Attach(epoch=self.epoch, layout_hash=layout_hash, allocations=batch))
-
-    def table(self) -> Mapping[str, Place]:
-        """Everything retained for this rank now, by name; all of it can be addressed afterwards."""
-        first = 0
-        while True:
-            table = self._learn(List(epoch=self.epoch, first=first))
-            first += len(table.places)
-            if first >= table.total or not table.places:
-                return dict(self._places)
-
-    def place(self, name: str) -> Place:
-        """Raises RetainedStateError for a name that this pool has neither allocated, attached nor listed."""
-        try:
-            return self._places[name]
-        except KeyError:
-            raise RetainedStateError(f"rank {self.rank}: {name!r} is not attached") from None
-
-    def address(self, name: str) -> int:
-        place = self.place(name)
-        return self._connection.mappings[place.domain].address + place.offset
-
-    def page_address(self, page: Page) -> int:
-        place = self.place(page.allocation)
-        offset = page.page_index * self._page_bytes
-        assert 0 <= offset < place.byte_count, f"{page} lies outside its allocation"
-        return self._connection.mappings[place.domain].address + place.offset + offset
-
-    def bytes(self, name: str) -> npt.NDArray[np.uint8]:
-        """A flat, writable view of the whole allocation. While a view lives, the pool cannot be closed."""
-        place = self.place(name)
-        return self._connection.mappings[place.domain].bytes_at(place.offset, place.byte_count)
-
-    @property
-    def park_word_address(self) -> int:
-        return self.control.park_word_address
+    def attach_all(self, regions: Regions, layout_hash: str) -> None:
+        """Map retained pages over everything that is reserved: the takeover. Raises like ``obtain``."""
+        self.obtain(regions, regions.allocations, layout_hash, create=False)
 
     def usage(self) -> dict[Domain, DomainUsage]:
         return self._connection.usage()
 
     def close(self) -> None:
-        """Unmap everything. Raises BufferError while views are alive."""
+        """The connection and the control arena; regions stay mapped."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -177,10 +164,45 @@ class Pool:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _learn(self, message: Message) -> Table:
-        table = self._connection.request(message, Table)
-        self._places.update((place.name, place) for place in table.places)
-        return table
+
+class PoolObserver:
+    """Everything that is retained for one rank, mapped; the trainers of later epochs keep using the same pages.
+
+    ``page_bytes`` is the code page size of the job.
+    """
+
+    def __init__(self, socket_path: Path | str, *, rank: int, epoch: int, page_bytes: int, timeout_s: float) -> None:
+        """Raises FencedError unless ``epoch`` is the current one."""
+        self._connection = _Connection(socket_path, rank=rank, epoch=epoch, role=Role.OBSERVER, timeout_s=timeout_s)
+        self.control = self._connection.control
+        self.regions = Regions(page_bytes)
+
+    def table(self) -> Mapping[str, Place]:
+        """Everything retained now, by name; all of it is mapped afterwards."""
+        places = {place.name: place for place in self._connection.places()}
+        self.regions.reserve(
+            Allocation(name=place.name, page_class=place.page_class, byte_count=place.byte_count) for place in places.values()
+        )
+        self._connection.map(self.regions, places.values())
+        return places
+
+    def bytes(self, name: str) -> npt.NDArray[np.uint8]:
+        """A flat, writable view of the whole allocation. While a view lives, the observer cannot be closed."""
+        return self.regions.bytes(name)
+
+    def usage(self) -> dict[Domain, DomainUsage]:
+        return self._connection.usage()
+
+    def close(self) -> None:
+        """Unmap everything. Raises BufferError while views are alive."""
+        self.regions.close()
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
 
 class PoolAgent:
@@ -188,7 +210,7 @@ class PoolAgent:
 
     def __init__(self, socket_path: Path | str, *, rank: int, epoch: int, timeout_s: float) -> None:
         self._connection = _Connection(socket_path, rank=rank, epoch=epoch, role=Role.AGENT, timeout_s=timeout_s)
-        self.control = ControlPage(self._connection.mappings[Domain.CONTROL])
+        self.control = self._connection.control
 
     @property
     def epoch(self) -> int:

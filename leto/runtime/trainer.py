@@ -27,7 +27,7 @@ from leto.core.recovery import Action, Decision, Row
 from leto.megatron import retained
 from leto.megatron.training import TrainingSession, join_process_groups
 from leto.memory.client import Pool
-from leto.memory.messages import Role
+from leto.memory.regions import Regions
 from leto.memory.wire import Channel
 from leto.runtime import plugins
 from leto.runtime.iteration import IterationRunner, Updater
@@ -91,14 +91,8 @@ class Trainer:
     def __init__(self, order: TrainerOrder, link: AgentLink, store_listen_fd: int | None) -> None:
         self._order = order
         self._link = link
-        self._pool = Pool.connect(
-            order.pool_socket,
-            rank=order.rank,
-            epoch=order.epoch,
-            role=Role.TRAINER,
-            page_bytes=order.config.protection.page_bytes,
-            timeout_s=order.config.timeouts.ready_s,
-        )
+        self._regions = Regions(order.config.protection.page_bytes)
+        self._pool = Pool(order.pool_socket, rank=order.rank, epoch=order.epoch, timeout_s=order.config.timeouts.ready_s)
         self._decision = self._read_decision()
         self._cold = self._decision.action is Action.COLD
         self._context = self._load_plugins()
@@ -141,7 +135,7 @@ class Trainer:
             world_size=order.config.workload.world_size,
             output_dir=order.config.output_dir,
             options=order.config.plugin_options,
-            park_word_address=self._pool.park_word_address,
+            park_word_address=self._pool.control.park_word_address,
             report=lambda event: self._link.report(event.name, **event.fields),
         )
         for path in order.config.plugins:
@@ -166,7 +160,7 @@ class Trainer:
 
         def bind(ddp: Any) -> None:
             self._obtain(retained.buffer_allocations(ddp, config.protection.page_bytes))
-            retained.bind_buffers(ddp, self._pool.bytes, initial=self._cold)
+            retained.bind_buffers(ddp, self._regions.bytes, initial=self._cold)
 
         return TrainingSession(config.workload, rank=self._order.rank, bind_buffers=bind)
 
@@ -176,13 +170,13 @@ class Trainer:
         gradients = retained.gradient_geometry(session, order.config.protection)
         self._context.coded, self._context.gradients = geometry, gradients
         self._obtain(updater_allocations(geometry, gradients, RECORD_SLOT_BYTES))
-        retained.bind_optimizer(session, self._pool.bytes, initial=self._cold)
+        retained.bind_optimizer(session, self._regions.bytes, initial=self._cold)
         kernels = host_kernels()
         adam, _ = select_adam(kernels)
         marks = Marks(kernels, self._pool.control, order.epoch)
         parts = UpdateParts(
             coded=geometry,
-            retained=self._pool,
+            retained=self._regions,
             kernels=kernels,
             adam=adam,
             hyper=_adam_hyper(session),
@@ -195,7 +189,7 @@ class Trainer:
             session=session,
             updater=updater,
             marks=marks,
-            records=RecordSlots(self._pool),
+            records=RecordSlots(self._regions),
             context=self._context,
             layout_hash=geometry.layout_hash(),
             barrier=dist.barrier,
@@ -207,8 +201,7 @@ class Trainer:
         """A cold start creates, every later epoch attaches and never creates (U41)."""
         config = self._order.config
         identity = hashlib.sha256(repr((config.workload, config.protection)).encode()).hexdigest()[:16]
-        request = self._pool.allocate if self._cold else self._pool.attach
-        request(tuple(allocations), identity)
+        self._pool.obtain(self._regions, allocations, identity, create=self._cold)
 
     def _audit(self, iteration: int) -> None:
         for listen in self._context.on_audit:

@@ -8,7 +8,7 @@ import sys
 
 from leto.core.layout import Allocation, PageClass
 from leto.memory.client import Pool
-from leto.memory.messages import Role
+from leto.memory.regions import Regions
 
 PAGE_BYTES = 8192
 LAYOUT = "layout-of-test"
@@ -24,11 +24,12 @@ def pattern(position: int) -> int:
 
 
 def main(mode: str, socket_path: str, epoch: str) -> None:
-    pool = Pool.connect(socket_path, rank=0, epoch=int(epoch), role=Role.TRAINER, page_bytes=PAGE_BYTES, timeout_s=10.0)
+    pool = Pool(socket_path, rank=0, epoch=int(epoch), timeout_s=10.0)
+    regions = Regions(PAGE_BYTES)
     if mode == "write":
-        pool.allocate(ALLOCATIONS, LAYOUT)
+        pool.obtain(regions, ALLOCATIONS, LAYOUT, create=True)
         for position, allocation in enumerate(ALLOCATIONS):
-            pool.bytes(allocation.name)[:] = pattern(position)
+            regions.bytes(allocation.name)[:] = pattern(position)
     os.write(1, b"done\n")
     while True:
         signal.pause()

@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from pool_client import ALLOCATIONS, LAYOUT, PAGE_BYTES, pattern
 
@@ -22,8 +23,9 @@ from leto.core.errors import FencedError, JobError, RetainedStateError, WireErro
 from leto.core.geometry import Page
 from leto.core.layout import Allocation, Domain, PageClass
 from leto.core.markers import Phase, Progress, words_of
-from leto.memory.client import Pool, PoolAgent
+from leto.memory.client import Pool, PoolAgent, PoolObserver
 from leto.memory.messages import POOL_CODEC, Advance, Allocate, Hello, List, Refused, Role, Usage, Used, Welcome
+from leto.memory.regions import Regions
 from leto.memory.state_manager import MAX_CONNECTIONS, command
 from leto.memory.wire import MAX_MESSAGE_BYTES, Channel, PeerClosed, close_all
 from leto.runtime.process import Spawned, wait_pidfd
@@ -34,7 +36,30 @@ pytestmark = pytest.mark.process
 TIMEOUT_S = 20.0
 DEVICE_BYTES = 64 << 20
 HOST_BYTES = 16 << 20
-Connect = Callable[..., Pool]
+
+
+class Trainer:
+    """A pool with regions of its own."""
+
+    def __init__(self, pool: Pool, regions: Regions | None = None) -> None:
+        self.pool = pool
+        self.regions = regions or Regions(PAGE_BYTES)
+
+    def allocate(self, allocations: Sequence[Allocation] = ALLOCATIONS, layout: str = LAYOUT) -> None:
+        self.pool.obtain(self.regions, allocations, layout, create=True)
+
+    def attach(self, allocations: Sequence[Allocation] = ALLOCATIONS, layout: str = LAYOUT) -> None:
+        self.pool.obtain(self.regions, allocations, layout, create=False)
+
+    def bytes(self, name: str) -> npt.NDArray[np.uint8]:
+        return self.regions.bytes(name)
+
+    def close(self) -> None:
+        self.regions.close()
+        self.pool.close()
+
+
+Connect = Callable[..., Trainer]
 
 
 @pytest.fixture
@@ -67,15 +92,28 @@ def agent(manager: Spawned, socket_path: Path) -> Iterator[PoolAgent]:
 
 @pytest.fixture
 def connect(agent: PoolAgent, socket_path: Path) -> Iterator[Connect]:
-    """Connects pools of the current epoch, and closes them."""
+    """Connects trainers of the current epoch, and closes them."""
     with ExitStack() as stack:
 
-        def connect(role: Role = Role.TRAINER, epoch: int | None = None) -> Pool:
+        def connect(epoch: int | None = None, regions: Regions | None = None) -> Trainer:
             at = agent.epoch if epoch is None else epoch
-            pool = Pool.connect(socket_path, rank=0, epoch=at, role=role, page_bytes=PAGE_BYTES, timeout_s=TIMEOUT_S)
-            return stack.enter_context(pool)
+            trainer = Trainer(Pool(socket_path, rank=0, epoch=at, timeout_s=TIMEOUT_S), regions)
+            stack.callback(trainer.close)
+            return trainer
 
         yield connect
+
+
+@pytest.fixture
+def observe(agent: PoolAgent, socket_path: Path) -> Iterator[Callable[[], PoolObserver]]:
+    """Connects observers of the current epoch, and closes them."""
+    with ExitStack() as stack:
+
+        def observe() -> PoolObserver:
+            observer = PoolObserver(socket_path, rank=0, epoch=agent.epoch, page_bytes=PAGE_BYTES, timeout_s=TIMEOUT_S)
+            return stack.enter_context(observer)
+
+        yield observe
 
 
 def start(folder: Path, socket_path: Path, device_bytes: int = DEVICE_BYTES) -> Spawned:
@@ -119,55 +157,55 @@ def test_bytes_outlive_a_killed_trainer_and_reach_the_next_epoch(agent: PoolAgen
     client.kill()
     assert client.wait(TIMEOUT_S) == -signal.SIGKILL
     agent.advance(2)
-    pool = connect()
-    assert pool.layout_hash == LAYOUT
-    pool.attach(ALLOCATIONS, LAYOUT)
+    trainer = connect()
+    assert trainer.pool.layout_hash == LAYOUT
+    trainer.attach()
     for position, allocation in enumerate(ALLOCATIONS):
-        content = pool.bytes(allocation.name)
+        content = trainer.bytes(allocation.name)
         assert content.size == allocation.byte_count
         assert np.all(content == pattern(position))
         del content
 
 
-def test_two_processes_see_the_same_page(connect: Connect) -> None:
-    trainer, observer = connect(), connect(Role.OBSERVER)
-    trainer.allocate(ALLOCATIONS, LAYOUT)
+def test_two_processes_see_the_same_page(connect: Connect, observe: Callable[[], PoolObserver]) -> None:
+    trainer, observer = connect(), observe()
+    trainer.allocate()
     trainer.bytes("tier1/0")[PAGE_BYTES] = 77
-    assert observer.table()["tier1/0"] == trainer.place("tier1/0")
+    assert observer.table().keys() == {a.name for a in ALLOCATIONS}
     assert observer.bytes("tier1/0")[PAGE_BYTES] == 77
-    assert trainer.page_address(Page("tier1/0", 1)) == trainer.address("tier1/0") + PAGE_BYTES
 
 
-def test_allocations_lie_apart_in_their_domains(connect: Connect) -> None:
-    pool = connect()
-    pool.allocate(ALLOCATIONS, LAYOUT)
-    places = [pool.place(a.name) for a in ALLOCATIONS]
+def test_allocations_lie_apart_in_their_domains(connect: Connect, observe: Callable[[], PoolObserver]) -> None:
+    connect().allocate()
+    observer = observe()
+    places = [observer.table()[a.name] for a in ALLOCATIONS]
     assert [(p.domain, p.offset) for p in places] == [
         (Domain.DEVICE, 0),
         (Domain.DEVICE, 4 * PAGE_BYTES),
         (Domain.HOST, 0),
     ]
-    usage = pool.usage()
+    usage = observer.usage()
     assert (usage[Domain.DEVICE].used_bytes, usage[Domain.DEVICE].capacity_bytes) == (5 * PAGE_BYTES, DEVICE_BYTES)
     assert (usage[Domain.HOST].used_bytes, usage[Domain.HOST].capacity_bytes) == (2 * PAGE_BYTES, HOST_BYTES)
 
 
-def test_a_second_cold_start_gets_the_same_places_and_what_is_missing(agent: PoolAgent, connect: Connect) -> None:
-    first = connect()
-    first.allocate(ALLOCATIONS[:2], LAYOUT)
+def test_a_second_cold_start_gets_the_same_places_and_what_is_missing(
+    agent: PoolAgent, connect: Connect, observe: Callable[[], PoolObserver]
+) -> None:
+    connect().allocate(ALLOCATIONS[:2])
+    before = dict(observe().table())
     agent.advance(2)
-    second = connect()
-    second.allocate(ALLOCATIONS, LAYOUT)
-    assert second.place("undo") == first.place("undo")
-    assert second.place("tier1/0").offset == 0
+    connect().allocate()
+    after = observe().table()
+    assert {name: after[name] for name in before} == before
+    assert after["tier1/0"].offset == 0
 
 
-def test_thousands_of_allocations_go_in_batches(connect: Connect) -> None:
+def test_thousands_of_allocations_go_in_batches(connect: Connect, observe: Callable[[], PoolObserver]) -> None:
     many = [Allocation(name=f"gradient-parity/{n}", page_class=PageClass.GRADIENT_PARITY, byte_count=4096) for n in range(3000)]
-    pool = connect()
-    pool.allocate(many, LAYOUT)
-    observer = connect(Role.OBSERVER)
-    table = observer.table()
+    trainer = connect()
+    trainer.allocate(many)
+    table = observe().table()
     assert list(table) == [a.name for a in many]
     assert sorted(p.offset for p in table.values()) == list(range(0, 3000 * 4096, 4096))
 
@@ -186,11 +224,11 @@ def test_thousands_of_allocations_go_in_batches(connect: Connect) -> None:
     ],
 )
 def test_attaching_to_something_else_is_refused(connect: Connect, asked: Allocation, layout: str, reason: str) -> None:
-    pool = connect()
-    pool.allocate(ALLOCATIONS, LAYOUT)
+    trainer = connect()
+    trainer.allocate()
     with pytest.raises(RetainedStateError, match=reason):
-        pool.attach([asked], layout)
-    pool.attach(ALLOCATIONS, LAYOUT)  # a refusal keeps the connection
+        trainer.attach([asked], layout)
+    trainer.attach()  # a refusal keeps the connection
 
 
 @pytest.mark.parametrize(
@@ -208,24 +246,78 @@ def test_attaching_to_something_else_is_refused(connect: Connect, asked: Allocat
     ],
     ids=["full", "odd", "empty", "unnamed", "twice", "size"],
 )
-def test_a_refused_allocation_retains_nothing(connect: Connect, asked: list[Allocation], reason: str) -> None:
-    pool = connect()
-    pool.allocate(ALLOCATIONS, LAYOUT)
+def test_a_refused_allocation_retains_nothing(
+    connect: Connect, observe: Callable[[], PoolObserver], asked: list[Allocation], reason: str
+) -> None:
+    trainer = connect()
+    trainer.allocate()
     small = Allocation(name="small", page_class=PageClass.CODED, byte_count=4096)
     with pytest.raises(RetainedStateError, match=reason):
-        pool.allocate([small, *asked], LAYOUT)
-    assert set(pool.table()) == {a.name for a in ALLOCATIONS}
+        trainer.allocate([small, *asked], LAYOUT)
+    assert set(observe().table()) == {a.name for a in ALLOCATIONS}
 
 
-def test_views_keep_a_pool_from_unmapping_what_they_read(connect: Connect) -> None:
-    pool = connect()
-    pool.allocate(ALLOCATIONS, LAYOUT)
-    view = pool.bytes("undo")
+def test_views_keep_a_trainer_from_unmapping_what_they_read(connect: Connect) -> None:
+    trainer = connect()
+    trainer.allocate()
+    view = trainer.bytes("undo")
     with pytest.raises(BufferError):
-        pool.close()
+        trainer.close()
     assert view[0] == 0
     del view
-    pool.close()
+    trainer.close()
+
+
+# Taking over.
+
+
+def test_tensors_built_on_reserved_addresses_see_retained_memory_after_the_takeover(agent: PoolAgent, connect: Connect) -> None:
+    connect().allocate()
+    active = connect()
+    active.attach()
+    active.bytes("master")[:] = 3
+    regions = Regions(PAGE_BYTES)
+    regions.reserve(ALLOCATIONS)
+    views = {name: regions.bytes(name) for name in regions.names}
+    for view in views.values():
+        view[:] = 9  # a warm-up writes wherever it likes
+    assert active.bytes("master").max() == 3
+    agent.advance(2)
+    promoted = connect(regions=regions)
+    promoted.pool.attach_all(regions, LAYOUT)
+    assert {name: (view.min(), view.max()) for name, view in views.items()} == {
+        "master": (3, 3),
+        "undo": (0, 0),
+        "tier1/0": (0, 0),
+    }
+    views["undo"][5] = 1
+    assert active.bytes("undo")[5] == 1
+    views.clear()
+
+
+def test_dropping_frees_the_scratch_memory_and_nothing_that_is_attached(connect: Connect) -> None:
+    regions = Regions(PAGE_BYTES)
+    regions.reserve(ALLOCATIONS)
+    trainer = connect(regions=regions)
+    trainer.allocate(ALLOCATIONS[:1])
+    for name in regions.names:
+        regions.bytes(name)[:] = 7
+    regions.drop()
+    assert [int(regions.bytes(name).max()) for name in regions.names] == [7, 0, 0]
+
+
+def test_a_reserved_name_keeps_its_size(connect: Connect) -> None:
+    regions = Regions(PAGE_BYTES)
+    regions.reserve(ALLOCATIONS)
+    address = regions.address("undo")
+    regions.reserve(ALLOCATIONS)
+    assert regions.address("undo") == address
+    assert regions.page_address(Page("tier1/0", 1)) == regions.address("tier1/0") + PAGE_BYTES
+    with pytest.raises(RetainedStateError, match="'undo' is reserved as 8192 bytes of undo, asked for as 16384 bytes"):
+        regions.reserve([replace(ALLOCATIONS[1], byte_count=2 * PAGE_BYTES)])
+    with pytest.raises(RetainedStateError, match="'mister' is not reserved"):
+        regions.bytes("mister")
+    regions.close()
 
 
 # Fencing.
@@ -233,12 +325,12 @@ def test_views_keep_a_pool_from_unmapping_what_they_read(connect: Connect) -> No
 
 def test_a_connection_of_an_ended_epoch_is_fenced(agent: PoolAgent, connect: Connect) -> None:
     old = connect()
-    old.allocate(ALLOCATIONS, LAYOUT)
+    old.allocate()
     agent.advance(2)
     with pytest.raises(FencedError, match="epoch 1 is not the current epoch 2"):
-        old.attach(ALLOCATIONS, LAYOUT)
+        old.attach()
     with pytest.raises(PeerClosed):
-        old.usage()
+        old.pool.usage()
 
 
 @pytest.mark.parametrize("epoch", [0, 2])
@@ -285,7 +377,7 @@ def test_a_stale_writer_cannot_reach_the_words_of_the_next_epoch(agent: PoolAgen
     zombie = connect()
     agent.advance(2)
     agent.control.write_words(2, words_of(2, Progress(phase=Phase.COMPLETE, iteration=4)))
-    zombie.control.write_words(1, words_of(1, Progress(phase=Phase.BEGIN, iteration=5)))
+    zombie.pool.control.write_words(1, words_of(1, Progress(phase=Phase.BEGIN, iteration=5)))
     assert agent.control.read_progress(2) == Progress(phase=Phase.COMPLETE, iteration=4)
 
 
@@ -324,7 +416,7 @@ def test_agents_are_given_the_control_arena_only(agent: PoolAgent, socket_path: 
     ids=["bytes", "empty", "type", "rank", "before-hello", "answer", "long"],
 )
 def test_a_malformed_message_ends_its_connection_and_no_other(connect: Connect, socket_path: Path, datagram: bytes) -> None:
-    pool = connect()
+    trainer = connect()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rude:
         rude.settimeout(TIMEOUT_S)
         rude.connect(str(socket_path))
@@ -332,7 +424,7 @@ def test_a_malformed_message_ends_its_connection_and_no_other(connect: Connect, 
         answer = POOL_CODEC.decode(rude.recv(1 << 16))
         assert answer.error == "WireError"
         assert rude.recv(1 << 16) == b""
-    pool.allocate(ALLOCATIONS, LAYOUT)
+    trainer.allocate()
 
 
 @pytest.mark.parametrize(
@@ -368,20 +460,24 @@ def test_descriptors_sent_by_a_client_are_refused_and_closed(manager: Spawned, a
     assert len(descriptors(manager.pid)) == len(before)
 
 
-def test_a_client_that_does_not_read_cannot_stall_the_others(connect: Connect, socket_path: Path) -> None:
-    pool = connect()
-    pool.allocate([Allocation(name=f"tier1/{n}", page_class=PageClass.TIER1, byte_count=4096) for n in range(400)], LAYOUT)
+def test_a_client_that_does_not_read_cannot_stall_the_others(
+    connect: Connect, observe: Callable[[], PoolObserver], socket_path: Path
+) -> None:
+    trainer = connect()
+    trainer.allocate([Allocation(name=f"tier1/{n}", page_class=PageClass.TIER1, byte_count=4096) for n in range(400)], LAYOUT)
     deaf = raw_channel(socket_path)
     _, fds = deaf.request(Hello(epoch=1, rank=0, role=Role.OBSERVER), TIMEOUT_S)
     close_all(fds)
     with suppress(JobError, PeerClosed):  # its own queue fills too, once the manager has dropped it
         for _ in range(2000):
             deaf.send(List(epoch=1, first=0), timeout_s=TIMEOUT_S)
-    assert len(pool.table()) == 400
+    assert len(observe().table()) == 400
     deaf.close()
 
 
-def test_more_clients_than_allowed_are_turned_away_and_places_are_given_back(connect: Connect, socket_path: Path) -> None:
+def test_more_clients_than_allowed_are_turned_away_and_places_are_given_back(
+    connect: Connect, observe: Callable[[], PoolObserver], socket_path: Path
+) -> None:
     connect()
     with ExitStack() as crowd:
         for _ in range(MAX_CONNECTIONS - 2):  # the agent and the pool hold two places
@@ -390,17 +486,17 @@ def test_more_clients_than_allowed_are_turned_away_and_places_are_given_back(con
             _, fds = channel.request(Hello(epoch=1, rank=0, role=Role.OBSERVER), TIMEOUT_S)
             close_all(fds)
         with pytest.raises(PeerClosed):
-            connect(Role.OBSERVER)
-    connect(Role.OBSERVER).usage()
+            observe()
+    observe().usage()
 
 
 # The process itself.
 
 
 def test_the_process_is_light_and_maps_no_retained_memory(manager: Spawned, connect: Connect) -> None:
-    pool = connect()
-    pool.allocate(ALLOCATIONS, LAYOUT)
-    pool.bytes("master")[:] = 1
+    trainer = connect()
+    trainer.allocate()
+    trainer.bytes("master")[:] = 1
     maps = Path(f"/proc/{manager.pid}/maps").read_text()
     assert not re.search("numpy|torch|leto-", maps)
     status = Path(f"/proc/{manager.pid}/status").read_text()
@@ -478,10 +574,10 @@ def leto_memory_of_this_process() -> list[str]:
 
 
 def test_a_client_that_closes_holds_no_memory(connect: Connect, agent: PoolAgent) -> None:
-    pool = connect()
-    pool.allocate(ALLOCATIONS, LAYOUT)
+    trainer = connect()
+    trainer.allocate()
     assert leto_memory_of_this_process()
-    pool.close()
+    trainer.close()
     agent.close()
     assert not leto_memory_of_this_process()
 
