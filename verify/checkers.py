@@ -211,8 +211,14 @@ def parity_equal(history: Sequence[Entry], world_size: int, iterations: int) -> 
 
 
 def completed(history: Sequence[Entry]) -> CheckResult:
-    """The run came to its last iteration; a run that the bench stopped for a fault that did not fire is not judged."""
+    """The run came to its last iteration with all of its services.
+
+    A run that the bench stopped for a fault that did not fire is not judged.
+    """
     name = "completed"
+    ended = next((e.fields for e in history if e.name == "service-ended"), None)
+    if ended is not None:
+        return _false(name, f"{ended['service']} {ended['cause']}")
     status, reason = outcome_in(history)
     if status == COMPLETED:
         return _true(name, "the run completed")

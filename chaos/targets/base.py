@@ -7,6 +7,7 @@ counts as a hang and what the run is worth belong to the engine and the checkers
     ready       rank, pid, epoch                      the trainer attached and is about to compute
     iteration   rank, iteration, loss                 results of the iteration are in the ledger; loss is float.hex
     failure     rank, cause                           a trainer is gone or hangs
+    service-ended  service, cause                     a process that keeps the job recoverable is gone; training goes on
     fenced      epoch, seconds                        no thread of an older epoch can write (INV-F)
     decided     action, iteration, reason, epoch      one decision a failure (U21); epoch is the new one
     resumed     rank, row, reason                     where the rank goes on (crash-point table)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_type_hints
 
 from leto.core.errors import ConfigError
 from leto.core.geometry import Protection
@@ -43,6 +44,11 @@ class Timeouts:
     collective_s: float = 60.0  # one gloo collective
     stop_s: float = 10.0  # orderly end
 
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            if getattr(self, f.name) <= 0:
+                raise ConfigError(f"{f.name}: {getattr(self, f.name):g} is not positive")
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
@@ -63,6 +69,11 @@ class JobConfig:
     plugin_options: Mapping[str, Any] = field(default_factory=dict)
     timeouts: Timeouts = field(default_factory=Timeouts)
 
+    def __post_init__(self) -> None:
+        for name in ("device_bytes", "host_bytes"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name}: {getattr(self, name)} is not positive")
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2, sort_keys=True)
 
@@ -73,12 +84,8 @@ class JobConfig:
             raw = json.loads(text)
         except json.JSONDecodeError as error:
             raise ConfigError(f"{source}:{error.lineno}: not JSON: {error.msg}") from None
-        raw = _known(JobConfig, raw, source, "")
-        raw["workload"] = Workload(**_known(Workload, raw.get("workload"), source, "workload."))
-        raw["protection"] = Protection(**_known(Protection, raw.get("protection"), source, "protection."))
-        raw["timeouts"] = Timeouts(**_known(Timeouts, raw.get("timeouts", {}), source, "timeouts."))
-        raw["plugins"] = tuple(raw.get("plugins", ()))
-        return JobConfig(**raw)
+        job: JobConfig = _decode(JobConfig, raw, source, "")
+        return job
 
     @staticmethod
     def load(path: Path) -> JobConfig:
@@ -86,7 +93,46 @@ class JobConfig:
             text = path.read_text()
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: not UTF-8 text") from None
         return JobConfig.from_json(text, str(path))
+
+
+def _decode(cls: type[Any], raw: Any, source: str, key: str) -> Any:
+    """The dataclass from its JSON object; what is left out takes its default."""
+    hints = get_type_hints(cls)
+    prefix = f"{key}." if key else ""
+    values = {
+        name: _value(hints[name], value, source, prefix + name) for name, value in _known(cls, raw, source, prefix).items()
+    }
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {key + ': ' if key else ''}{error}") from None
+
+
+def _value(hint: Any, value: Any, source: str, key: str) -> Any:
+    """A field of one of the types that a configuration has."""
+    if is_dataclass(hint):
+        return _decode(cast(type[Any], hint), value, source, key)
+    if hint == tuple[str, ...] and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if hint == Mapping[str, Any] and isinstance(value, dict):
+        return value
+    if hint is float and type(value) in (int, float) and math.isfinite(value):  # exact: a bool is an int to isinstance
+        return float(value)
+    if hint in (int, str) and type(value) is hint:
+        return value
+    raise ConfigError(f"{source}: {key}: {json.dumps(value):.80} is not {_IN_WORDS[hint]}")
+
+
+_IN_WORDS = {
+    int: "a whole number",
+    float: "a finite number",
+    str: "a text",
+    tuple[str, ...]: "a list of texts",
+    Mapping[str, Any]: "an object",
+}
 
 
 def _known(cls: type[Any], raw: Any, source: str, prefix: str) -> dict[str, Any]:

@@ -18,11 +18,13 @@ def cold_start(world_size: int) -> Decision:
 
 
 class Coordinator:
-    """Remembers only what decides when to give up: failures since the last completed iteration (U37)."""
+    """Remembers only what decides when to give up: failures since the last completed iteration (U37), and the marks that
+    this epoch began with."""
 
     def __init__(self, world_size: int, last_iteration: int) -> None:
         self._world_size = world_size
         self._last_iteration = last_iteration
+        self._carried = cold_start(world_size).carried
         self._completed = -1
         self._failures = 0
 
@@ -35,10 +37,19 @@ class Coordinator:
             return checkpoint(f"unrecoverable: {error}; no checkpoint configured", [nothing] * self._world_size)
         if len(ranks) != self._world_size:
             raise ProtocolViolation(f"{len(ranks)} ranks answered, the job has {self._world_size}")
-        reason = self._count(ranks)
+        reason = self._fallen_back(ranks) or self._count(ranks)
         if reason is not None:
             return checkpoint(f"{reason}; no checkpoint configured", ranks)
-        return decide(ranks, self._last_iteration)
+        decision = decide(ranks, self._last_iteration)
+        self._carried = decision.carried
+        return decision
+
+    def _fallen_back(self, ranks: Sequence[Progress]) -> str | None:
+        """Marks only grow within an epoch, so a rank that says less than was carried into it has lost them (U4)."""
+        for rank, (now, carried) in enumerate(zip(ranks, self._carried, strict=True)):
+            if (now.iteration, now.phase) < (carried.iteration, carried.phase):
+                return f"unrecoverable: the marker of rank {rank} fell from {carried.describe()} to {now.describe()}"
+        return None
 
     def _count(self, ranks: Sequence[Progress]) -> str | None:
         completed = min(p.completed for p in ranks)

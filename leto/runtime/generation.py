@@ -92,6 +92,9 @@ class Generation:
     def pids(self) -> dict[int, int]:
         return {m.rank: m.child.pid for m in self._members}
 
+    def log_path(self, rank: int) -> Path:
+        return next(m.child.log_path for m in self._members if m.rank == rank)
+
     def events(self, timeout_s: float) -> Iterator[Report | Death]:
         """What happened within ``timeout_s``, reports of a rank before its death; empty when nothing did."""
         poller = select.poll()

@@ -20,22 +20,22 @@ from pathlib import Path
 from typing import Any
 
 from leto.core.config import JobConfig
-from leto.core.errors import LetoError
+from leto.core.errors import ConfigError, JobError, LetoError
 from leto.core.events import Event, Observer
 from leto.core.layout import MAX_EPOCHS
 from leto.core.markers import words_of
 from leto.core.recovery import Action, Decision
+from leto.megatron.models import model_spec
 from leto.megatron.preload import TRAINER_ENVIRONMENT
 from leto.memory.client import PoolAgent
 from leto.runtime.coordinator import Coordinator, cold_start
 from leto.runtime.fork_client import ForkServer
 from leto.runtime.generation import Death, Generation
 from leto.runtime.messages import Report
-from leto.runtime.process import Spawned, describe_code
+from leto.runtime.process import Spawned, describe_code, last_line
 from leto.runtime.state_managers import start_state_manager
 
 PRELOAD = "leto.runtime.trainer:preload"
-_EXIT_STATUS_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +62,24 @@ class NodeAgent:
         self._config = config
         self._observer = observer
         self._resources = ExitStack()
+        self._managers: list[Spawned] = []
+        self._ended_managers: set[str] = set()
         self._pools: list[PoolAgent] = []
         self._pool_sockets: list[Path] = []
         self._logs = Path(config.output_dir) / "logs"
         self._failed_at_s: float | None = None
 
     def run(self) -> JobEnd:
-        """Leaves no process, socket or memory behind, however it ends."""
-        with self._resources:
-            try:
+        """Leaves no process, socket or memory behind, however it ends.
+
+        Raises ConfigError, before anything is started, for a configuration that names what there is not.
+        """
+        self._check_config()
+        try:
+            with self._resources:
                 end = self._run()
-            except LetoError as error:
-                end = JobEnd(status="failed", reason=f"{type(error).__name__}: {error}")
+        except LetoError as error:
+            end = JobEnd(status="failed", reason=f"{type(error).__name__}: {error}")
         self._tell("job-ended", status=end.status, reason=end.reason)
         return end
 
@@ -96,15 +102,21 @@ class NodeAgent:
             if decision.action is Action.ENDED:
                 return JobEnd(status="completed")
             if decision.action is Action.CHECKPOINT:
-                return JobEnd(status="refused", reason=decision.reason)
+                return JobEnd(status="refused", reason=f"{decision.reason}; rank {failure.rank} {failure.cause}")
         return JobEnd(status="refused", reason=f"{MAX_EPOCHS} epochs are used up")
+
+    def _check_config(self) -> None:
+        model_spec(self._config.workload)
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"output_dir: {error.filename}: {error.strerror}") from None
 
     def _start(self) -> ForkServer:
         config, timeouts = self._config, self._config.timeouts
-        self._logs.mkdir(parents=True, exist_ok=True)
         sockets = Path(tempfile.mkdtemp(prefix="leto-"))  # mode 0700
         self._resources.callback(shutil.rmtree, sockets, ignore_errors=True)
-        managers = [self._start_manager(rank, sockets) for rank in range(config.workload.world_size)]
+        self._managers = [self._start_manager(rank, sockets) for rank in range(config.workload.world_size)]
         fork_server = ForkServer.start(
             [PRELOAD],
             log_path=self._logs / "fork-server.log",
@@ -112,7 +124,7 @@ class NodeAgent:
             env={**os.environ, **TRAINER_ENVIRONMENT},
         )
         self._resources.callback(fork_server.close, timeouts.stop_s)
-        pids = {m.name: m.pid for m in (fork_server.process, *managers)}
+        pids = {m.name: m.pid for m in (fork_server.process, *self._managers)}
         self._tell("job-started", services=pids, pool_sockets=[str(path) for path in self._pool_sockets])
         return fork_server
 
@@ -136,6 +148,9 @@ class NodeAgent:
 
     def _open(self, fork_server: ForkServer, epoch: int, decision: Decision) -> Generation:
         """The decision is durable everywhere before anybody can act on it (U21)."""
+        for manager in self._managers:
+            if manager.ended():  # what it retained went with it, but for what trainers had mapped
+                raise JobError(f"{manager.name} {manager.describe_end()}")
         for pool in self._pools:
             pool.control.write_decision(epoch, decision)
         for pool, carried in zip(self._pools, decision.carried, strict=True):
@@ -154,6 +169,7 @@ class NodeAgent:
         deadline = time.monotonic() + timeouts.ready_s
         while gone != ranks:
             quiet = True
+            self._tell_ended_managers()
             for event in generation.events(deadline - time.monotonic()):
                 quiet = False
                 if isinstance(event, Death):
@@ -175,19 +191,28 @@ class NodeAgent:
                 if event.name in ("iteration", "training"):
                     deadline = time.monotonic() + timeouts.iteration_s
             if quiet and time.monotonic() >= deadline:
-                return self._hang(sorted(ranks - finished)[0])
+                return self._hang(min(ranks - finished, default=min(ranks - gone)))
         return None
 
     def _failure(self, fork_server: ForkServer, generation: Generation, rank: int) -> _Failure:
         self._failed_at_s = time.monotonic()
-        exited = fork_server.wait_exit(generation.pids[rank], _EXIT_STATUS_TIMEOUT_S)
+        exited = fork_server.wait_exit(generation.pids[rank], self._config.timeouts.fence_s)
         ranks = {pid: r for r, pid in generation.pids.items()}
         # A trainer that raised did so because a peer was killed: that one is the failure.
         exits = [exited, *(e for e in fork_server.poll_exits() if e.pid in ranks)]
         first = min(exits, key=lambda e: e.returncode >= 0)
         rank, cause = ranks[first.pid], describe_code(first.returncode)
+        if first.returncode > 0:
+            cause += f": {last_line(generation.log_path(rank))}"
         self._tell("failure", rank=rank, cause=cause)
         return _Failure(rank=rank, cause=cause)
+
+    def _tell_ended_managers(self) -> None:
+        """Training goes on in what trainers have mapped, but the next failure cannot be recovered: say so at once."""
+        for manager in self._managers:
+            if manager.name not in self._ended_managers and manager.ended():
+                self._ended_managers.add(manager.name)
+                self._tell("service-ended", service=manager.name, cause=manager.describe_end())
 
     def _hang(self, rank: int) -> _Failure:
         self._failed_at_s = time.monotonic()

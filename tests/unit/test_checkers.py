@@ -54,6 +54,13 @@ def test_a_failure_of_its_own_inside_a_recovery_counts_against_the_system() -> N
     assert result.reason == "rank 1 failed by itself, no fault had fired: ended with exit code 1"
 
 
+def test_a_run_that_lost_a_service_on_the_way_did_not_complete() -> None:
+    lost = ("service-ended", {"service": "state manager of rank 0", "cause": "was killed by SIGKILL"})
+    result = checkers.completed(history(lost, DONE))
+    assert (result.judgement, result.reason) == (Judgement.FALSE, "state manager of rank 0 was killed by SIGKILL")
+    assert checkers.completed(history(DONE)).judgement is Judgement.TRUE
+
+
 @pytest.mark.parametrize(("iteration", "judgement"), [(2, Judgement.FALSE), (3, Judgement.TRUE), (4, Judgement.TRUE)])
 def test_a_control_that_diverges_before_its_first_fault_shows_nothing(iteration: int, judgement: Judgement) -> None:
     planned = ("planned", {"token": 1, "iteration": 3, "fault_id": "kill", "occurrence": 1})

@@ -39,6 +39,18 @@ def test_lost_markers_are_refused_with_their_reason() -> None:
     assert decision.reason == "unrecoverable: all 3 mirrors are lost; no checkpoint configured"
 
 
+def test_markers_that_fall_back_are_lost_even_when_all_ranks_agree() -> None:
+    """Pages that are lost silently read as zeros; a job under way must not begin again from the seed."""
+    coordinator = Coordinator(2, 100)
+    coordinator.decide([lambda: header(5)] * 2)
+    decision = coordinator.decide([lambda: header(5), lambda: Progress(phase=Phase.NONE, iteration=0)])
+    assert decision.action is Action.CHECKPOINT
+    assert decision.reason == "unrecoverable: the marker of rank 1 fell from HEADER(5) to NONE(0); no checkpoint configured"
+    zeros = Coordinator(2, 100)
+    zeros.decide([lambda: header(5)] * 2)
+    assert zeros.decide([lambda: Progress(phase=Phase.NONE, iteration=0)] * 2).action is Action.CHECKPOINT
+
+
 def test_a_rank_that_is_not_there_is_a_violation() -> None:
     with pytest.raises(ProtocolViolation, match="1 ranks answered, the job has 2"):
         Coordinator(2, 100).decide([lambda: header(5)])

@@ -122,7 +122,8 @@ def test_a_planted_bug_is_reported_as_caught_or_not(monkeypatch: pytest.MonkeyPa
 def test_an_unknown_planted_bug_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
     done = invoke(monkeypatch, tmp_path, "--mutant", "no-undoo", str(file))
     assert done.exit_code == 2
-    assert done.stderr == "--mutant no-undoo: no such planted bug; known: no-undo (did you mean no-undo?)\n"
+    assert done.stderr.startswith("--mutant no-undoo: no such planted bug; known: ")
+    assert done.stderr.endswith(" (did you mean no-undo?)\n")
 
 
 def test_interruption_is_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
