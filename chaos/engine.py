@@ -12,20 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.journal import Journal
+from chaos.judging import CONTROL, REFERENCE, REFERENCE_AGAIN, RUN, Judged, Recorded, judge, judge_reference, ledger_directory
 from chaos.scenario import Scenario
-from chaos.schedule import Injection, plan_injections
+from chaos.schedule import Injection, describe_time, plan_injections
 from chaos.targets.base import FaultNotInjected, RunningJob, RunSpec, Target, Updater
-from chaos.verdict import Conclusion, conclude
 from leto.core.errors import JobError
 from leto.core.events import Event
 from verify import checkers
-from verify.checkers import CheckResult
-from verify.compare import Comparison, Divergence, compare_records, compare_runs
+from verify.checkers import Judgement
+from verify.compare import Comparison, Divergence, compare_records
 from verify.history import BENCH, SYSTEM
-from verify.ledger import Ledger, LedgerError, LedgerReader, ledger_path, read_ledgers
-
-REFERENCE, REFERENCE_AGAIN, CONTROL, RUN = "reference", "reference-again", "control", "run"
-JOBS = (REFERENCE, REFERENCE_AGAIN, CONTROL, RUN)
+from verify.ledger import Ledger, LedgerError, LedgerReader, ledger_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +31,7 @@ class Limits:
 
     poll_s: float = 0.005  # between two looks at the park words: nothing else can tell that a kernel has parked
     idle_s: float = 240.0  # without any event
+    hold_s: float = 30.0  # between the first and the last of the places of a fault to be parked
     start_s: float = 300.0  # of the overall budget, for processes to come up
     iteration_s: float = 20.0  # of the overall budget, for each iteration
     finish_s: float = 60.0  # from job-ended to the orderly end
@@ -47,15 +45,6 @@ class Ending:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """A scenario run to its end, as the reports show it."""
-
-    conclusion: Conclusion
-    results: tuple[CheckResult, ...]
-    comparison: Comparison | None
-
-
 @dataclass
 class _Watch:
     """One job under way: what is still to fire, and since when the engine waits for what."""
@@ -66,6 +55,7 @@ class _Watch:
     started_s: float
     last_event_s: float
     recovering_since_s: float | None = None
+    parked_since_s: dict[int, float] = field(default_factory=dict)  # by token: some of its places are parked, not all
     last_fault: str = ""
     readers: dict[int, LedgerReader] = field(default_factory=dict)
 
@@ -95,38 +85,24 @@ class Engine:
         """Raises ConfigError when a target does not have what the scenario names."""
         self._run_job(REFERENCE, self._reference_target)
         self._run_job(REFERENCE_AGAIN, self._reference_target)
-        reference = self._ledgers(REFERENCE)
-        self._reference = reference or {}
-        same = None if reference is None else self._compare(REFERENCE_AGAIN)
-        first, again = self._journal.of_job(REFERENCE), self._journal.of_job(REFERENCE_AGAIN)
-        results = [checkers.reference_equals_itself(first, again, same)]
-        comparison = None
-        if results[0].judgement is checkers.Judgement.TRUE:
+        if judge_reference(self._recorded).judgement is Judgement.TRUE:
+            self._reference = self._recorded.ledgers(REFERENCE)
             if self._scenario.control is not None and self._mutant is None:
                 self._run_job(CONTROL, self._target, self._injections, updater=Updater.NONE)
                 self._judge_whole_control()
-                results.append(checkers.control_diverged(self._journal.of_job(CONTROL)))
             self._run_job(RUN, self._target, self._injections, mutant=self._mutant)
-            comparison = self._compare(RUN)
-            results += self._judge_run(comparison)
-        results.append(checkers.no_residue(self._journal.entries))
-        conclusion = conclude(results)
-        for r in results:
+        judged = judge(self._recorded)
+        conclusion = judged.conclusion
+        for r in judged.results:
             self._say("", "check", check=r.name, judgement=r.judgement.value, reason=r.reason)
         self._say("", "verdict", verdict=conclusion.verdict.word, exit_code=conclusion.exit_code, reason=conclusion.reason)
-        return Judged(conclusion=conclusion, results=tuple(results), comparison=comparison)
+        return judged
 
-    def _judge_run(self, comparison: Comparison | None) -> list[CheckResult]:
-        history = self._journal.of_job(RUN)
-        expect, workload = self._scenario.expect, self._scenario.workload
-        return [
-            checkers.faults_fired(history),
-            checkers.completed(history),
-            checkers.recoveries_witnessed(history, expect.recoveries, expect.rule),
-            checkers.in_time(history, expect.deadline_s),
-            checkers.exact(comparison, history),
-            checkers.parity_equal(history, workload.to_core().world_size, workload.iterations),
-        ]
+    @property
+    def _recorded(self) -> Recorded:
+        """What has been recorded so far."""
+        entries = self._journal.entries
+        return Recorded(scenario=self._scenario, directory=self._directory, entries=entries, mutant=self._mutant)
 
     # One job
 
@@ -174,7 +150,7 @@ class Engine:
         """
         while True:
             event = watch.job.next_event(self._limits.poll_s)
-            ending = self._fire_what_is_parked(watch) if event is None else self._on_event(watch, event)
+            ending = self._fire_what_is_due(watch) if event is None else self._on_event(watch, event)
             ending = ending or self._overdue(watch)
             if ending is not None:
                 return ending
@@ -190,8 +166,8 @@ class Engine:
         return self._ended(watch) if event.name == "job-ended" else None
 
     def _ended(self, watch: _Watch) -> Ending:
-        for injection in watch.pending:
-            self._say(watch.name, "missed", token=injection.token, reason="the job ended before")
+        for injection in tuple(watch.pending):
+            self._say_missed(watch, injection, "the job ended before")
         try:
             outcome = watch.job.finish(self._limits.finish_s)
         except TimeoutError:
@@ -200,44 +176,93 @@ class Engine:
 
     def _miss(self, watch: _Watch, rank: int, iteration: int) -> Ending | None:
         """A rank that completed a later iteration did not park where it should have. The control goes on without."""
-        missed = [i for i in watch.pending if i.rank == rank and i.iteration < iteration]
+        missed = [i for i in watch.pending if any(p.rank == rank and p.iteration < iteration for p in i.places)]
         for injection in missed:
-            reason = f"rank {rank} completed iteration {iteration} without parking"
-            self._say(watch.name, "missed", token=injection.token, reason=reason)
-            watch.pending.remove(injection)
+            self._say_missed(watch, injection, f"rank {rank} completed iteration {iteration} without parking")
         if missed and watch.name == RUN:
             return Ending("missed", f"{missed[0].label} did not fire: {missed[0].describe()}")
         return None
 
-    # Parked kills (U50)
+    def _say_missed(self, watch: _Watch, injection: Injection, reason: str) -> None:
+        self._say(watch.name, "missed", token=injection.token, reason=reason)
+        watch.pending.remove(injection)
 
-    def _fire_what_is_parked(self, watch: _Watch) -> Ending | None:
+    # Faults: parked ones (U50) and free-running ones
+
+    def _fire_what_is_due(self, watch: _Watch) -> Ending | None:
         if not watch.pending:
             return None
         due = watch.pending[0].iteration
         for injection in [i for i in watch.pending if i.iteration == due]:
-            if watch.job.parked(injection):
-                return self._fire(watch, injection)
+            if injection.moment is not None:
+                ending = self._fire_if_passed(watch, injection, injection.moment)
+            else:
+                ending = self._fire_if_parked(watch, injection)
+            if ending is not None or injection not in watch.pending:
+                return ending
         return None
 
-    def _fire(self, watch: _Watch, injection: Injection) -> Ending | None:
-        """Damage and disarm while the rank stands still, make FIRED durable, and only then kill."""
-        about = {"token": injection.token, "label": injection.label, "what": injection.describe()}
-        self._say(watch.name, "parked", **about)
+    def _fire_if_parked(self, watch: _Watch, injection: Injection) -> Ending | None:
+        """All of its places, or none: ranks that stand parked wait for the others, but not for ever."""
+        parked = [place for place in injection.places if watch.job.parked(place)]
+        if len(parked) == len(injection.places):
+            return self._fire_parked(watch, injection)
+        if not parked:
+            watch.parked_since_s.pop(injection.token, None)
+            return None
+        since_s = watch.parked_since_s.setdefault(injection.token, self._clock())
+        if self._clock() - since_s <= self._limits.hold_s:
+            return None
+        late = next(place for place in injection.places if place not in parked)
+        waiting = " and ".join(f"rank {place.rank}" for place in parked)
+        reason = f"rank {late.rank} did not come to {late.site} within {self._limits.hold_s:g} s, {waiting} stood parked"
+        self._say_missed(watch, injection, reason)
+        return Ending("missed", f"{injection.label} did not fire: {reason}")
+
+    def _fire_parked(self, watch: _Watch, injection: Injection) -> Ending | None:
+        """Damage and disarm while the ranks stand still, make FIRED durable, and only then kill."""
+        about = _about(injection)
         try:
+            where = {place.token: watch.job.locate(place) for place in injection.places}
+            places = [
+                {"token": p.token, "rank": p.rank, "where": f"{p.site} {where[p.token]}".strip()} for p in injection.places
+            ]
+            self._say(watch.name, "parked", **about, places=places)
             damage = watch.job.damage(injection)
             if damage:
                 self._say(watch.name, "damaged", **{**about, "what": damage})
             watch.job.disarm(injection)
-            self._journal.durable(watch.name, BENCH, "fired", **about)
+            self._journal.durable(watch.name, BENCH, "fired", **about, places=places)
             watch.job.kill(injection)
         except FaultNotInjected as error:
-            self._say(watch.name, "missed", token=injection.token, reason=str(error))
+            self._say_missed(watch, injection, str(error))
             return Ending("missed", f"{injection.label} was parked but not carried out: {error}")
-        self._say(watch.name, "killed", **about)
+        self._killed(watch, injection)
+        return None
+
+    def _fire_if_passed(self, watch: _Watch, injection: Injection, moment: int) -> Ending | None:
+        """The rank is not stopped: it is killed wherever it has come to when the signal arrives.
+
+        Not while a recovery is under way, so that every such kill has a recovery of its own.
+        """
+        seen = watch.job.time_of(injection.rank)
+        if seen is None or seen < moment or watch.recovering_since_s is not None:
+            return None
+        about = _about(injection)
+        try:
+            watch.job.disarm(injection)
+            self._journal.durable(watch.name, BENCH, "fired", **about, seen=seen, where=f"seen in {describe_time(seen)}")
+            watch.job.kill(injection)
+        except FaultNotInjected as error:
+            self._say_missed(watch, injection, str(error))
+            return Ending("missed", f"{injection.label} came too late: {error}")
+        self._killed(watch, injection)
+        return None
+
+    def _killed(self, watch: _Watch, injection: Injection) -> None:
+        self._say(watch.name, "killed", **_about(injection))
         watch.pending.remove(injection)
         watch.recovering_since_s, watch.last_fault = self._clock(), injection.label
-        return None
 
     def _overdue(self, watch: _Watch) -> Ending | None:
         now, limits, deadline_s = self._clock(), self._limits, self._scenario.expect.deadline_s
@@ -258,7 +283,7 @@ class Engine:
             return None
         try:
             if rank not in watch.readers:
-                watch.readers[rank] = LedgerReader(ledger_path(self._directory / "ledger" / watch.name, rank))
+                watch.readers[rank] = LedgerReader(ledger_path(ledger_directory(self._directory, watch.name), rank))
             actual = watch.readers[rank].record(iteration)
         except LedgerError:
             return None  # being written again by a recovery; what diverged stays so and is seen at the next iteration
@@ -272,26 +297,13 @@ class Engine:
     def _judge_whole_control(self) -> None:
         """A control that went through without a divergence on the way is compared once more as a whole."""
         if checkers.outcome_in(self._journal.of_job(CONTROL))[0] == checkers.COMPLETED:
-            comparison = self._compare(CONTROL)
-            if comparison is not None and comparison.first is not None:
+            comparison = self._recorded.compare(CONTROL)
+            if isinstance(comparison, Comparison) and comparison.first is not None:
                 self._say_diverged(comparison.first)
 
     def _say_diverged(self, divergence: Divergence) -> None:
         d = divergence
         self._say(CONTROL, "diverged", what=d.describe(), iteration=d.iteration, rank=d.rank, tensor=d.name)
-
-    def _ledgers(self, name: str) -> dict[int, Ledger] | None:
-        """None, and an entry that says why, when a ledger of a completed job is not whole."""
-        status, _ = checkers.outcome_in(self._journal.of_job(name))
-        try:
-            return read_ledgers(self._directory / "ledger" / name, cut_short=status != checkers.COMPLETED)
-        except LedgerError as error:
-            self._say(name, "ledger-unreadable", reason=str(error))
-            return None
-
-    def _compare(self, name: str) -> Comparison | None:
-        ledgers = self._ledgers(name)
-        return None if ledgers is None else compare_runs(self._reference, ledgers, self._scenario.workload.iterations)
 
     def _new_directory(self, *parts: str) -> Path:
         path = self._directory.joinpath(*parts)
@@ -300,3 +312,7 @@ class Engine:
 
     def _say(self, job: str, name: str, /, **fields: object) -> None:
         self._journal.append(job, BENCH, name, **fields)
+
+
+def _about(injection: Injection) -> dict[str, object]:
+    return {"token": injection.token, "label": injection.label, "what": injection.describe()}

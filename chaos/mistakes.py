@@ -155,7 +155,8 @@ def find_contradictions(data: Any) -> Iterator[Mistake]:
             yield (*where, "id"), f"{name!r} is the id of an earlier fault; ids are unique"
         seen.add(str(name))
         yield from _in_time(data, fault, where)
-        yield from _in_rank(data, fault, where)
+        yield from _in_rank(data, _dig(fault, "where", "rank"), (*where, "where", "rank"))
+        yield from _in_holds(data, fault, where)
         for path, action in _actions(fault, where):
             yield from _in_action(fault, action, path)
     yield from _in_expect(data)
@@ -181,17 +182,63 @@ def _in_parallel(data: Any) -> Iterator[Mistake]:
 
 
 def _in_time(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
-    last = _dig(data, "workload", "iterations")
+    last, when = _dig(data, "workload", "iterations"), _dig(fault, "when")
     for key in ("every", "iteration"):
-        when = _dig(fault, "when", key)
-        if _is_count(when) and _is_count(last) and when > last:
-            yield (*where, "when", key), f"{when} is beyond the workload; it has iterations 1 to {last}"
+        time = _dig(when, key)
+        if _is_count(time) and _is_count(last) and time > last:
+            yield (*where, "when", key), f"{time} is beyond the workload; it has iterations 1 to {last}"
+    random = _dig(when, "random")
+    if _is_count(random) and _is_count(last) and random >= last:
+        what = f"{random} kills need {random} iterations before the last; the workload has {last - 1}"
+        yield (*where, "when", "random"), what
+    for key in ("at", "phase"):
+        if random is not None and _dig(when, key) is not None:
+            yield (*where, "when", key), f"a random kill parks nowhere; leave {key!r} out"
+    yield from _at_an_edge(_dig(when, "at"), _dig(when, "iteration"), last, (*where, "when"))
 
 
-def _in_rank(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
-    rank, dp = _dig(fault, "where", "rank"), _dig(data, "workload", "parallel", "dp")
+def _at_an_edge(point: Any, iteration: Any, last: Any, where: Path) -> Iterator[Mistake]:
+    """Two points are passed once a job."""
+    edges = {Point.BEFORE_FIRST_HEADER.value: 1, Point.ENDED.value: last}
+    if point in edges and iteration != edges[point]:
+        yield (*where, "at"), f"{point!r} is passed once a job; write 'iteration: {edges[point]}' beside it"
+
+
+def _in_rank(data: Any, rank: Any, path: Path) -> Iterator[Mistake]:
+    dp = _dig(data, "workload", "parallel", "dp")
     if _is_count(dp) and isinstance(rank, int) and rank >= dp:
-        yield (*where, "where", "rank"), f"there is no rank {rank}; the workload has ranks 0 to {dp - 1}"
+        yield path, f"there is no rank {rank}; the workload has ranks 0 to {dp - 1}"
+
+
+def _in_holds(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
+    holds = _holds(fault, where)
+    if holds and _dig(fault, "when", "random") is not None:
+        yield (*where, "hold"), "a random kill waits for nobody; leave 'hold' out"
+    taken = {_dig(fault, "where", "rank")}
+    if holds and taken == {"seeded"}:
+        yield (*where, "where", "rank"), "'seeded' may draw the rank that is held; write a number"
+    for path, hold in holds:
+        rank = _dig(hold, "rank")
+        yield from _in_rank(data, rank, (*path, "rank"))
+        if isinstance(rank, int) and rank in taken:
+            yield (*path, "rank"), f"rank {rank} parks elsewhere already; a rank parks at one place"
+        taken.add(rank)
+        yield from _in_hold_time(data, fault, hold, path)
+
+
+def _in_hold_time(data: Any, fault: Any, hold: Any, path: Path) -> Iterator[Mistake]:
+    held, own = _dig(hold, "iteration"), _dig(fault, "when", "iteration")
+    if _is_count(held) and not _is_count(own):
+        yield (*path, "iteration"), "names an iteration, the fault does not; write 'iteration' in 'when', or leave it out here"
+    elif _is_count(held) and abs(held - own) > 1:
+        yield (*path, "iteration"), f"{held} is more than one from {own}; ranks are never further apart"
+    yield from _at_an_edge(_dig(hold, "at"), held or own, _dig(data, "workload", "iterations"), path)
+
+
+def _holds(fault: Any, where: Path) -> list[tuple[Path, Any]]:
+    """One hold is written as a mapping, several as a list; validation makes a list of both."""
+    raw = _dig(fault, "hold")
+    return [((*where, "hold", n), hold) for n, hold in enumerate(raw if isinstance(raw, list) else [raw] if raw else ())]
 
 
 def _actions(fault: Any, where: Path) -> Iterator[tuple[Path, Any]]:
@@ -207,12 +254,18 @@ def _actions(fault: Any, where: Path) -> Iterator[tuple[Path, Any]]:
 def _in_action(fault: Any, action: Any, path: Path) -> Iterator[Mistake]:
     if not isinstance(action, dict):
         return
-    at, phase = _dig(fault, "when", "at"), _dig(fault, "when", "phase")
-    if "kill" in action and at is None:
+    at, phase, random = (_dig(fault, "when", key) for key in ("at", "phase", "random"))
+    if "kill" in action and at is None and random is None:
         yield (*path, "kill"), f"needs a point; add 'at' to 'when', one of {', '.join(p.value for p in Point)}"
     for name in ("abort-kernel", "torn-copy"):
         if name in action and at is not None:
             yield (*path, name), "parks inside a kernel; leave 'at' out of 'when', or use kill"
+        if name in action and random is not None:
+            yield (*path, name), "parks inside a kernel and a random kill parks nowhere; use kill"
+    victim = _dig(action, "kill", "rank")
+    parked = [_dig(fault, "where", "rank"), *(_dig(hold, "rank") for _, hold in _holds(fault, path))]
+    if victim is not None and victim not in parked:
+        yield (*path, "kill", "rank"), f"rank {victim} is not parked; hold it, or kill one of {', '.join(map(str, parked))}"
     kernel = _dig(action, "abort-kernel", "kernel")
     if phase == "update" and kernel in [k.value for k in KERNELS_OUTSIDE_UPDATE]:
         yield (*path, "abort-kernel", "kernel"), f"{kernel!r} does not run in the update phase; leave 'phase' out"
@@ -222,6 +275,12 @@ def _in_expect(data: Any) -> Iterator[Mistake]:
     faults, expected = _dig(data, "faults"), _dig(data, "expect", "recoveries")
     if not faults and _is_count(expected):
         yield ("expect", "recoveries"), f"{expected} recoveries are expected of no faults; expect 0 or add faults"
+    rules = _dig(data, "expect", "rules")
+    if rules is not None and _dig(data, "expect", "rule") is not None:
+        yield ("expect", "rules"), "is beside 'rule'; keep one of them"
+    counts = list(rules.values()) if isinstance(rules, dict) else []
+    if counts and all(map(_is_count, counts)) and isinstance(expected, int) and sum(counts) != expected:
+        yield ("expect", "rules"), f"name {sum(counts)} recoveries, 'recoveries' says {expected}"
     if not faults and _dig(data, "control") is not None:
         yield ("control",), "a run without faults has nothing to control; leave it out"
 

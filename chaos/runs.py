@@ -6,26 +6,25 @@ import json
 import os
 import shlex
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from chaos.engine import CONTROL, REFERENCE, RUN, Engine, Judged
+from chaos.engine import Engine
 from chaos.fingerprint import fingerprint
 from chaos.journal import Journal
-from chaos.report.html import write_report
-from chaos.report.junit import write_junit
+from chaos.judging import Judged, Recorded
+from chaos.report.files import write_reports
 from chaos.report.screen import Screen
-from chaos.report.summary import fault_rows, recovery_rows
 from chaos.scenario import Scenario
 from chaos.targets.base import Target
 from chaos.verdict import Conclusion, Verdict
 from leto.core.errors import ConfigError
 from verify.history import BENCH
-from verify.ledger import LedgerError, ledger_path, read_ledger
 
 _MAX_RUNS_A_SECOND = 100
+SCENARIO, JOURNAL, FINGERPRINT, VERDICT = "scenario.yaml", "journal.jsonl", "fingerprint.json", "verdict.json"
+"""Files of a run's directory; the journal's first entry holds the words that asked for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,16 +53,19 @@ def run_order(order: Order, target: Target, reference_target: Target, screen: Sc
     """Run the scenario and leave every artefact. Raises ConfigError for what the targets do not have, KeyboardInterrupt with
     everything closed. Our own mistakes end as the verdict ``internal``, their traceback in internal-error.txt."""
     directory = create_directory(order.runs_dir, order.scenario.name, order.scenario.seed, datetime.now(UTC))
-    (directory / "scenario.yaml").write_text(order.scenario.resolved_yaml())
+    (directory / SCENARIO).write_text(order.scenario.resolved_yaml())
     where = fingerprint(order.scenario.resolved_yaml())
-    (directory / "fingerprint.json").write_text(json.dumps(where, indent=2) + "\n")
-    journal = Journal(directory / "journal.jsonl", screen.listen)
+    (directory / FINGERPRINT).write_text(json.dumps(where, indent=2) + "\n")
+    journal = Journal(directory / JOURNAL, screen.listen)
     try:
+        journal.append("", BENCH, "ordered", repeat=order.repeat, mutant=order.mutant)
         engine = Engine(
             order.scenario, directory, journal, target=target, reference_target=reference_target, mutant=order.mutant
         )
         judged = engine.run()
-        _write_reports(order, directory, journal, judged, where)
+        record = Recorded(scenario=order.scenario, directory=directory, entries=journal.entries, mutant=order.mutant)
+        write_reports(record, judged, fingerprint=where, repeat=order.repeat)
+        _write_verdict(order, directory, judged.conclusion, judged)
         return Finished(directory=directory, conclusion=judged.conclusion)
     except KeyboardInterrupt:
         journal.append("", BENCH, "interrupted")
@@ -104,36 +106,6 @@ def _new_directory(parent: Path, stem: str) -> Path:
     raise ConfigError(f"{parent / stem}: {_MAX_RUNS_A_SECOND} runs of this second exist already")
 
 
-def _write_reports(order: Order, directory: Path, journal: Journal, judged: Judged, where: dict[str, object]) -> None:
-    history = journal.of_job(RUN)
-    faults = fault_rows(history)
-    write_junit(directory / "junit.xml", order.scenario.name, faults, judged.results)
-    write_report(
-        directory / "report.html",
-        scenario=order.scenario,
-        conclusion=judged.conclusion,
-        results=judged.results,
-        faults=faults,
-        recoveries=recovery_rows(history),
-        losses=_losses(directory, (REFERENCE, CONTROL, RUN)),
-        fingerprint=where,
-        repeat=order.repeat,
-    )
-    _write_verdict(order, directory, judged.conclusion, judged)
-
-
-def _losses(directory: Path, jobs: Sequence[str]) -> dict[str, dict[int, float]]:
-    """Rank 0's loss by iteration, of the jobs that left any."""
-    curves = {}
-    for job in jobs:
-        try:
-            ledger = read_ledger(ledger_path(directory / "ledger" / job, 0), cut_short=True)
-        except LedgerError:
-            continue  # the checks say why; there is nothing to draw
-        curves[job] = {t: float.fromhex(record.result.loss) for t, record in ledger.records.items()}
-    return curves
-
-
 def _write_verdict(order: Order, directory: Path, conclusion: Conclusion, judged: Judged | None) -> None:
     results = judged.results if judged else ()
     comparison = judged.comparison if judged else None
@@ -150,4 +122,4 @@ def _write_verdict(order: Order, directory: Path, conclusion: Conclusion, judged
         "first_divergence": {"iteration": first.iteration, "rank": first.rank, "tensor": first.name} if first else None,
         "repeat": order.repeat,
     }
-    (directory / "verdict.json").write_text(json.dumps(whole, indent=2) + "\n")
+    (directory / VERDICT).write_text(json.dumps(whole, indent=2) + "\n")

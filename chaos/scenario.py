@@ -60,6 +60,7 @@ def _seen_by_core(**fields: int) -> int:
 Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]
 Count = Annotated[int, Field(ge=1)]
 Progress = Annotated[float, Field(ge=0, le=1)]
+Rank = Annotated[int, Field(ge=0)]
 
 
 class _Model(BaseModel):
@@ -134,17 +135,18 @@ class Protection(_Model):
 
 
 class When(_Model):
-    """Logical time only."""
+    """Logical time only. ``random: N`` is N free-running kills: seeded times of distinct iterations, at which nobody parks."""
 
     every: Count | None = None
     iteration: Count | None = None
+    random: Count | None = None
     phase: Literal["update"] | None = None
     at: Annotated[Point, Field(strict=False)] | None = None
 
     @model_validator(mode="after")
     def _one_time(self) -> Self:
-        if (self.every is None) == (self.iteration is None):
-            raise ValueError("needs exactly one of 'every' and 'iteration'")
+        if sum(time is not None for time in (self.every, self.iteration, self.random)) != 1:
+            raise ValueError("needs exactly one of 'every', 'iteration' and 'random'")
         if self.phase is not None and self.at is not None:
             raise ValueError("has both 'phase' and 'at'; a point is in one phase already, leave 'phase' out")
         return self
@@ -177,7 +179,9 @@ class TornCopy(_Model):
 
 
 class Kill(_Model):
-    """Park at the point named by ``when: {at: POINT}``, then kill."""
+    """Park at the point named by ``when: {at: POINT}``, then kill; ``rank`` kills a held rank instead."""
+
+    rank: Rank | None = None
 
 
 class Action(_Model):
@@ -212,10 +216,41 @@ class Do(Action):
     cycle: Annotated[tuple[Action, ...], Field(min_length=1, strict=False)] | None = None
 
 
+class Hold(_Model):
+    """Park another rank first, at a point or inside a kernel, so that the order of the two is forced.
+
+    In the iteration of the fault, unless ``iteration`` names the one before or after it.
+    """
+
+    rank: Rank
+    iteration: Count | None = None
+    at: Annotated[Point, Field(strict=False)] | None = None
+    kernel: Annotated[Kernel, Field(strict=False)] | None = None
+    progress: Progress | None = None
+    group: Annotated[int, Field(ge=0)] | None = None
+    chunk: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.at is None) == (self.kernel is None):
+            raise ValueError("needs exactly one of 'at' and 'kernel'")
+        of_kernel = [key for key in ("progress", "group", "chunk") if getattr(self, key) is not None]
+        if self.at is not None and of_kernel:
+            raise ValueError(f"has 'at' and {of_kernel[0]!r}; a point has no inside, leave {of_kernel[0]!r} out")
+        if self.kernel is not None and self.progress is None:
+            raise ValueError("has 'kernel' without 'progress'; add the fraction of its output at which the rank parks, 0 to 1")
+        return self
+
+
 class Fault(_Model):
     id: Name
     when: When
     where: Where
+    hold: Annotated[
+        tuple[Hold, ...],
+        BeforeValidator(lambda v: (v,) if isinstance(v, dict) else v, json_schema_input_type=Hold | tuple[Hold, ...]),
+        Field(strict=False),
+    ] = ()
     do: Annotated[tuple[Do, ...], Field(min_length=1, max_length=1, strict=False)]
 
     def action_of(self, occurrence: int) -> Action:
@@ -231,12 +266,34 @@ class Control(_Model):
     expect: Literal["diverges"]
 
 
+class Rules(_Model):
+    """How many of the recoveries go by which rule of the decision table."""
+
+    cold: Count | None = None
+    restart: Count | None = None
+    finish: Count | None = None
+    ended: Count | None = None
+
+    def counts(self) -> dict[str, int]:
+        return {name: n for name in type(self).model_fields if (n := getattr(self, name)) is not None}
+
+
 class Expect(_Model):
+    """``rule`` is that of every recovery, ``rules`` counts them; a recovery that is hit again counts once, by its last rule."""
+
     recoveries: Annotated[int, Field(ge=0)]
-    rule: Literal["finish", "restart"] | None = None
+    rule: Literal["cold", "restart", "finish", "ended"] | None = None
+    rules: Rules | None = None
     fallback: Literal["none"] = "none"
     deadline_s: Annotated[float, Field(gt=0)]
     compare: Literal["exact"] = "exact"
+
+    @property
+    def counted_rules(self) -> dict[str, int] | None:
+        """Recoveries by rule; None where any rule will do."""
+        if self.rules is not None:
+            return self.rules.counts()
+        return None if self.rule is None else {self.rule: self.recoveries}
 
 
 class Scenario(_Model):

@@ -5,6 +5,7 @@ A checker answers true, false, or unknown when the history does not reach far en
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,6 +13,7 @@ from typing import Any
 
 from verify.compare import Comparison
 from verify.history import Entry
+from verify.ledger import LedgerError
 
 COMPLETED = "completed"
 
@@ -69,25 +71,31 @@ def outcome_in(history: Sequence[Entry]) -> tuple[str, str]:
     return (entry.fields["status"], entry.fields["reason"]) if entry else ("absent", "it was not started")
 
 
-def reference_equals_itself(first: Sequence[Entry], again: Sequence[Entry], comparison: Comparison | None) -> CheckResult:
+def reference_equals_itself(
+    first: Sequence[Entry], again: Sequence[Entry], comparison: Comparison | LedgerError
+) -> CheckResult:
     """A/A: without it no difference means anything. False and unknown both end in "unknown"."""
     name = "reference-equal"
     for label, history in (("reference", first), ("second reference", again)):
         status, reason = outcome_in(history)
         if status != COMPLETED:
             return _unknown(name, f"the {label} did not complete: {status}: {reason}")
-    if comparison is None:
-        return _unknown(name, "the references left no ledgers that can be read")
+    if isinstance(comparison, LedgerError):
+        return _unknown(name, f"the references left no ledgers that can be compared: {comparison}")
     if comparison.first is not None:
         return _false(name, f"the reference does not equal itself: {comparison.first.describe()}")
     return _true(name, f"two references are equal: {comparison.describe()}")
 
 
 def faults_fired(history: Sequence[Entry]) -> CheckResult:
-    """Every planned injection was seen parked, recorded and killed exactly once, in this order."""
+    """Every planned injection was seen parked, recorded and killed exactly once, in this order.
+
+    Parked means every place of it: the fault's own and those that it holds. A free-running kill parks nowhere, but its rank was
+    seen to have reached the planned logical time.
+    """
     name = "faults-fired"
     planned = {e.fields["token"]: e.fields for e in history if e.name == "planned"}
-    silent = [token for token in planned if _steps_of(history, token) != ["parked", "fired", "killed"]]
+    silent = [token for token, fault in planned.items() if not _fired_properly(history, token, fault)]
     details = {"planned": len(planned), "fired": len(planned) - len(silent)}
     if not silent:
         return _true(name, f"{len(planned)} of {len(planned)} faults fired where they were aimed", details)
@@ -98,13 +106,27 @@ def faults_fired(history: Sequence[Entry]) -> CheckResult:
     return _false(name, reason, details)
 
 
+def _fired_properly(history: Sequence[Entry], token: int, planned: Mapping[str, Any]) -> bool:
+    steps = _steps_of(history, token)
+    if "moment" in planned:
+        fired = next((e.fields for e in history if e.name == "fired" and e.fields["token"] == token), None)
+        return steps == ["fired", "killed"] and fired is not None and fired["seen"] >= planned["moment"]
+    if steps != ["parked", "fired", "killed"]:
+        return False
+    parked = next(e.fields for e in history if e.name == "parked" and e.fields["token"] == token)
+    wanted = sorted([token, *(hold["token"] for hold in planned.get("holds", ()))])
+    return sorted(place["token"] for place in parked["places"]) == wanted
+
+
 def _steps_of(history: Sequence[Entry], token: int) -> list[str]:
     steps = ("parked", "fired", "killed")
     return [e.name for e in history if e.name in steps and e.fields["token"] == token]
 
 
-def recoveries_witnessed(history: Sequence[Entry], expected: int, rule: str | None) -> CheckResult:
-    """As many recoveries as expected, each by the expected rule, each with its failure, fence and decision.
+def recoveries_witnessed(history: Sequence[Entry], expected: int, rules: Mapping[str, int] | None) -> CheckResult:
+    """As many recoveries as expected, by the expected rules, each with its failure, fence and decision.
+
+    ``rules`` says how many go by which rule, None that any will do.
 
     A failure that no fault preceded is the system's own, even where a recovery under way absorbs it.
     """
@@ -120,16 +142,25 @@ def recoveries_witnessed(history: Sequence[Entry], expected: int, rule: str | No
         decided = recovery.all("decided")[-1].fields
         if decided["action"] != recovery.action or decided["epoch"] != recovery.epoch:
             return _false(name, f"recovery {number} did not do what was decided: {decided['action']} {decided['iteration']}")
-        if rule is not None and recovery.action != rule:
-            return _false(name, f"recovery {number} went by {recovery.action}, expected {rule}: {decided['reason']}")
+        if rules is not None and recovery.action not in rules:
+            wanted = " or ".join(rules)
+            return _false(name, f"recovery {number} went by {recovery.action}, expected {wanted}: {decided['reason']}")
+    by = Counter(recovery.action for recovery in found)
     if len(found) == expected:
-        by = f" by {rule}" if rule and expected else ""
-        return _true(name, f"{expected} of {expected} recoveries{by}", {"recoveries": expected})
+        if rules is not None and by != Counter(rules):
+            return _false(name, f"recoveries went by {_counted(by)}, expected {_counted(rules)}")
+        went = f" by {_counted(by)}" if found else ""
+        return _true(name, f"{expected} of {expected} recoveries{went}", {"recoveries": expected, "rules": dict(by)})
     reason = f"{len(found)} recoveries, expected {expected}"
     status, why = outcome_in(history)
     if len(found) < expected and status != COMPLETED:
         return _unknown(name, f"{reason}; the run ended early: {why}")
     return _false(name, reason)
+
+
+def _counted(rules: Mapping[str, int]) -> str:
+    """``restart (2), finish (1)``"""
+    return ", ".join(f"{rule} ({n})" for rule, n in rules.items())
 
 
 def _unprovoked_failure(history: Sequence[Entry]) -> Entry | None:
@@ -145,15 +176,14 @@ def _unprovoked_failure(history: Sequence[Entry]) -> Entry | None:
     return None
 
 
-def exact(comparison: Comparison | None, history: Sequence[Entry]) -> CheckResult:
+def exact(comparison: Comparison | LedgerError, history: Sequence[Entry]) -> CheckResult:
     """Loss and state of every rank at every iteration equal the reference. A run cut short is judged as far as it came.
 
-    ``comparison`` is None when a completed run left a torn or missing record, which is as bad as a wrong one.
+    A torn or missing record of a completed run, which cannot be compared, is as bad as a wrong one.
     """
     name = "exact"
-    if comparison is None:
-        unreadable = next((e.fields["reason"] for e in history if e.name == "ledger-unreadable"), "no ledgers")
-        return _false(name, unreadable)
+    if isinstance(comparison, LedgerError):
+        return _false(name, str(comparison))
     details = {"loss_exact": comparison.loss_exact, "state_exact": comparison.state_exact}
     if comparison.first is None:
         return _true(name, comparison.describe(), details)

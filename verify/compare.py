@@ -15,14 +15,15 @@ class Kind(IntEnum):
     """What diverged, most telling first: causes before what is derived from them."""
 
     MISSING = 0  # no record, or a record of an iteration that should not exist
-    NAMES = 1  # the two runs do not even hold the same tensors
-    SAMPLES = 2  # the rank read other data
-    LOSS = 3
-    RESULT = 4  # gradient norm, skipped
-    CODED = 5  # masters and moments
-    STATE = 6  # any other tensor, like the step counters
-    LIVE = 7  # generators, cursor, scheduler, enrolled buffers
-    DERIVED = 8  # parameters in training precision
+    REPLACED = 1  # one run recorded the iteration twice, differently: one of the two was wrong
+    NAMES = 2  # the two runs do not even hold the same tensors
+    SAMPLES = 3  # the rank read other data
+    LOSS = 4
+    RESULT = 5  # gradient norm, skipped
+    CODED = 6  # masters and moments
+    STATE = 7  # any other tensor, like the step counters
+    LIVE = 8  # generators, cursor, scheduler, enrolled buffers
+    DERIVED = 9  # parameters in training precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +75,11 @@ _LOSS_KINDS = (Kind.MISSING, Kind.LOSS)
 def compare_runs(expected: Mapping[int, Ledger], actual: Mapping[int, Ledger], iterations: int) -> Comparison:
     """All ranks of both runs at iterations 1 to ``iterations``, and nothing may lie beyond.
 
-    ``first`` is the least of (iteration, rank, kind, name).
+    ``first`` is the least of (iteration, rank, kind, name). A rank of the world that left no ledger in either run is missing.
     """
-    ranks = sorted({*expected, *actual}) or [0]
-    last = max([iterations, *(t for run in (expected, actual) for ledger in run.values() for t in ledger.records)])
+    ledgers = [*expected.values(), *actual.values()]
+    ranks = range(max([1, *(n for ledger in ledgers for n in (ledger.world_size, ledger.rank + 1))]))
+    last = max([iterations, *(t for ledger in ledgers for t in ledger.records)])
     first: Divergence | None = None
     first_recorded: Divergence | None = None
     loss_exact = state_exact = 0
@@ -109,7 +111,7 @@ def compare_records(expected: Record | None, actual: Record | None, iteration: i
             actual="a record" if actual else "no record",
         )
         return
-    found = [*_results(expected, actual), *_digests(expected, actual)]
+    found = [*_replaced(expected, " in the expected run"), *_replaced(actual, ""), *_differences(expected, actual)]
     for kind, name, wanted, got in sorted(found):
         yield Divergence(iteration=iteration, rank=rank, kind=kind, name=name, expected=wanted, actual=got)
 
@@ -119,6 +121,18 @@ _Found = tuple[Kind, str, str, str]
 
 def _record(run: Mapping[int, Ledger], rank: int, iteration: int) -> Record | None:
     return run[rank].records.get(iteration) if rank in run else None
+
+
+def _replaced(record: Record, whose: str) -> Iterator[_Found]:
+    """What each replaced record of the iteration said that its last one does not say."""
+    for before in record.replaced:
+        _, name, last, first = min(_differences(record, before), default=(Kind.NAMES, "record", "", ""))
+        yield Kind.REPLACED, f"{name} before it was replaced{whose}", last, first
+
+
+def _differences(expected: Record, actual: Record) -> Iterator[_Found]:
+    yield from _results(expected, actual)
+    yield from _digests(expected, actual)
 
 
 def _results(expected: Record, actual: Record) -> Iterator[_Found]:

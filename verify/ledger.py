@@ -5,7 +5,9 @@
     {"iteration": 2, ...                                                     ...\n     slot 2
 
 Slots are positional, so a record is written by one pwrite and writing iteration t again (which every recovery does, U28)
-replaces it. The header appears together with the first record, by rename: it is whole or absent.
+replaces it. A recovery records the same t with the same bytes; where it does not, the record that it replaces is kept first,
+one JSON line each in ``rank0.replaced`` beside the ledger, so that a wrong recording cannot be made good unseen. The header
+appears together with the first record, by rename: it is whole or absent.
 """
 
 from __future__ import annotations
@@ -35,11 +37,15 @@ class LedgerError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """Iteration t on one rank. ``state`` and ``live`` map names to digests."""
+    """Iteration t on one rank. ``state`` and ``live`` map names to digests.
+
+    ``replaced`` holds what was recorded of t before and differed; in a sound run there is nothing.
+    """
 
     result: IterationResult
     state: Mapping[str, str]
     live: Mapping[str, str]
+    replaced: tuple[Record, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +72,11 @@ class _Header:
 
 def ledger_path(directory: Path, rank: int) -> Path:
     return directory / f"rank{rank}.ledger"
+
+
+def replaced_path(path: Path) -> Path:
+    """Where the records that a ledger's later ones replaced are kept."""
+    return path.with_suffix(".replaced")
 
 
 def digest(data: npt.NDArray[np.uint8]) -> str:
@@ -108,6 +119,8 @@ class LedgerWriter:
     def write(self, result: IterationResult, state: Mapping[str, str], live: Mapping[str, str]) -> None:
         """Record ``result.iteration``. Names and their order are those of the first record.
 
+        A whole record of the same iteration that differs is kept beside the ledger before it is replaced.
+
         Raises LedgerError when the names differ from the header's or the record outgrew its slot.
         """
         names = tuple(state)
@@ -123,7 +136,15 @@ class LedgerWriter:
                 f"{self._path}: iteration {result.iteration} needs {len(line) + 1} bytes, a slot has {header.slot_bytes}"
             )
         offset = self._first_slot + (result.iteration - 1) * header.slot_bytes
-        os.pwrite(self._file, line.ljust(header.slot_bytes - 1) + b"\n", offset)
+        slot = line.ljust(header.slot_bytes - 1) + b"\n"
+        before = os.pread(self._file, header.slot_bytes, offset)
+        if before != slot and _says_otherwise(before, slot):
+            self._keep(before)
+        os.pwrite(self._file, slot, offset)
+
+    def _keep(self, slot: bytes) -> None:
+        with replaced_path(self._path).open("ab") as file:
+            file.write(slot.rstrip() + b"\n")
 
     def close(self) -> None:
         if self._file >= 0:
@@ -166,17 +187,33 @@ class LedgerReader:
             slot = file.read(self.header.slot_bytes)
         if not slot.strip(b"\0"):
             return None
-        if len(slot) != self.header.slot_bytes or slot[-1:] != b"\n":
+        if not _is_whole(slot, self.header.slot_bytes):
             raise LedgerError(f"{self.path}: the slot of iteration {iteration} is torn")
-        return self._parse(slot, iteration)
+        return self._parse(slot, iteration, self._replaced(iteration))
 
-    def _parse(self, slot: bytes, iteration: int) -> Record:
+    def _replaced(self, iteration: int) -> tuple[Record, ...]:
+        """What is kept of replaced records of the iteration, in order. Raises LedgerError when it cannot be read."""
+        path = replaced_path(self.path)
+        try:
+            lines = path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return ()
+        try:
+            own = [line for line in lines if json.loads(line)["iteration"] == iteration]
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(
+                f"{path}: a record was replaced by another one, and what is kept of it is torn: {error}"
+            ) from None
+        return tuple(self._parse(line, iteration, ()) for line in own)
+
+    def _parse(self, slot: bytes, iteration: int, replaced: tuple[Record, ...]) -> Record:
         try:
             raw = json.loads(slot)
             record = Record(
                 result=IterationResult.from_json(raw["result"]),
                 state=dict(zip(self.header.names, raw["digests"], strict=True)),
                 live=raw["live"],
+                replaced=replaced,
             )
         except (ValueError, KeyError, TypeError) as error:
             raise LedgerError(f"{self.path}: the slot of iteration {iteration} is torn: {error}") from None
@@ -213,6 +250,21 @@ def read_ledgers(directory: Path, *, cut_short: bool = False) -> dict[int, Ledge
     """
     paths = sorted(directory.glob("rank*.ledger"))
     return {ledger.rank: ledger for ledger in (read_ledger(path, cut_short=cut_short) for path in paths)}
+
+
+def _is_whole(slot: bytes, slot_bytes: int) -> bool:
+    """The newline that ends a slot is written last; a torn one has zeros, or nothing, in its place."""
+    return len(slot) == slot_bytes and slot[-1:] == b"\n"
+
+
+def _says_otherwise(before: bytes, slot: bytes) -> bool:
+    """``before`` is a whole record with other contents; one that is torn or absent says nothing."""
+    if not _is_whole(before, len(slot)):
+        return False
+    try:
+        return bool(json.loads(before) != json.loads(slot))
+    except ValueError:
+        return False
 
 
 def _record_line(result: IterationResult, state: Mapping[str, str], live: Mapping[str, str]) -> bytes:

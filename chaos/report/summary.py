@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from chaos.schedule import Injection
 from verify.checkers import recoveries_in
 from verify.history import Entry
 
@@ -15,6 +16,7 @@ class FaultRow:
 
     label: str
     aimed_at: str
+    found_at: tuple[str, ...]  # where the ranks stood parked, or where a free-running one was seen
     damage: str
     fired_s: float | None
     missed: str  # why it did not fire, "" when unknown
@@ -35,23 +37,27 @@ class RecoveryRow:
     total_s: float | None
 
 
-def fault_rows(history: Sequence[Entry]) -> list[FaultRow]:
-    """``history`` is the journal of one job."""
-    return [_fault_row(history, planned) for planned in history if planned.name == "planned"]
+def fault_rows(planned: Sequence[Injection], history: Sequence[Entry]) -> list[FaultRow]:
+    """``history`` is the journal of one job; a job that never started fired nothing."""
+    return [_fault_row(injection, history) for injection in planned]
 
 
-def _fault_row(history: Sequence[Entry], planned: Entry) -> FaultRow:
-    f = planned.fields
-    own = {e.name: e for e in history if e.fields.get("token") == f["token"]}
-    where = f.get("kernel") or f.get("point", "")
-    progress = f" at {f['progress']:g}" if "kernel" in f else ""
+def _fault_row(injection: Injection, history: Sequence[Entry]) -> FaultRow:
+    own = {e.name: e for e in history if e.fields.get("token") == injection.token}
     return FaultRow(
-        label=f"{f['fault_id']} #{f['occurrence']}",
-        aimed_at=f"iteration {f['iteration']}, rank {f['rank']}: {f['action']} {where}{progress}",
+        label=injection.label,
+        aimed_at=injection.describe(),
+        found_at=_found_at(own["fired"]) if "fired" in own else (),
         damage=own["damaged"].fields["what"] if "damaged" in own else "",
         fired_s=own["fired"].elapsed_s if "fired" in own and "killed" in own else None,
         missed=own["missed"].fields["reason"] if "missed" in own else "",
     )
+
+
+def _found_at(fired: Entry) -> tuple[str, ...]:
+    if "places" not in fired.fields:
+        return (fired.fields["where"],)
+    return tuple(f"rank {place['rank']}: {place['where']}" for place in fired.fields["places"])
 
 
 def recovery_rows(history: Sequence[Entry]) -> list[RecoveryRow]:

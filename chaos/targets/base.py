@@ -24,7 +24,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from chaos.schedule import Injection
+from chaos.schedule import Injection, Place
 from leto.core.config import Workload
 from leto.core.events import Event
 from leto.core.geometry import Protection
@@ -87,17 +87,25 @@ class RunningJob(Protocol):
         """The next event in order, or None when none came in time. After ``job-ended`` it is always None."""
         ...
 
-    def parked(self, injection: Injection) -> bool:
-        """True when the park word of the injection's rank holds its token (U50).
+    def parked(self, place: Place) -> bool:
+        """True when the park word of the place's rank holds its token (U50).
 
         Not before the ready event of the parked process has come out of ``next_event``: until then nobody could kill it.
         """
         ...
 
+    def locate(self, place: Place) -> str:
+        """Which group and chunk a parked kernel works on, for people; "" at a point. Raises FaultNotInjected."""
+        ...
+
+    def time_of(self, rank: int) -> int | None:
+        """The rank's logical time (chaos.schedule.logical_time) as it last said it, None while it has no ready trainer."""
+        ...
+
     def damage(self, injection: Injection) -> str:
         """Destroy what the injection destroys besides the process and say what that was, "" when nothing.
 
-        Called once, while the rank is parked. Raises FaultNotInjected.
+        Called once, while the injection's places are parked. Raises FaultNotInjected.
         """
         ...
 
@@ -106,7 +114,7 @@ class RunningJob(Protocol):
         ...
 
     def kill(self, injection: Injection) -> None:
-        """SIGKILL the parked rank through its pidfd. Raises FaultNotInjected when it is not there to be killed."""
+        """SIGKILL the injection's ``killed_rank`` through its pidfd. Raises FaultNotInjected when it is not there."""
         ...
 
     def finish(self, timeout_s: float) -> Outcome:

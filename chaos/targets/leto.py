@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from chaos.mutants import find_mutant
-from chaos.schedule import Injection
+from chaos.schedule import Injection, Place
 from chaos.targets import no_updater
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec, Updater
 from chaos.targets.leto_probe import PROBES, Aim, aim_path, read_aim
@@ -190,15 +190,22 @@ class LetoJob:
         if rank in self._trainers:
             os.close(self._trainers.pop(rank)[1])
 
-    def parked(self, injection: Injection) -> bool:
-        if injection.rank not in self._trainers:  # its ready event has not been read: nobody there to be killed yet
+    def parked(self, place: Place) -> bool:
+        if place.rank not in self._trainers:  # its ready event has not been read: nobody there to be killed yet
             return False
-        return self._pools[injection.rank].control.park_token == injection.token
+        return self._pools[place.rank].control.park_token == place.token
+
+    def locate(self, place: Place) -> str:
+        aim = self._aim(place)
+        return "" if aim is None else f"group {aim.group}{_chunk(aim)}"
+
+    def time_of(self, rank: int) -> int | None:
+        return self._pools[rank].control.heartbeat if rank in self._trainers else None
 
     def damage(self, injection: Injection) -> str:
-        aim = self._aim(injection)
         if injection.fill_seed is None:
-            return "" if aim is None else f"parked in group {aim.group}{_chunk(aim)}"
+            return ""
+        aim = self._aim(injection)
         if aim is None or not aim.target:
             raise FaultNotInjected(f"{injection.label}: {injection.kernel} has no target that could be filled")
         page_bytes = self._spec.protection.page_bytes
@@ -206,24 +213,25 @@ class LetoJob:
         filled = _fill_random(self._pools[injection.rank], aim, page_bytes, first, injection.fill_seed)
         return f"filled {filled} bytes of {aim.target[0].allocation} from byte {first} on with random bytes"
 
-    def _aim(self, injection: Injection) -> Aim | None:
-        if injection.kernel is None:
+    def _aim(self, place: Place) -> Aim | None:
+        if place.kernel is None:
             return None
-        if not aim_path(self._spec.output_dir, injection.token).exists():
-            raise FaultNotInjected(f"{injection.label}: parked without saying where")
-        return read_aim(self._spec.output_dir, injection.token)
+        if not aim_path(self._spec.output_dir, place.token).exists():
+            raise FaultNotInjected(f"rank {place.rank} parked in {place.kernel.value} without saying where")
+        return read_aim(self._spec.output_dir, place.token)
 
     def disarm(self, injection: Injection) -> None:
         self._armed.remove(injection)
 
     def kill(self, injection: Injection) -> None:
-        if injection.rank not in self._trainers:
-            raise FaultNotInjected(f"{injection.label}: rank {injection.rank} has no trainer")
-        pid, pidfd = self._trainers[injection.rank]
+        rank = injection.killed_rank
+        if rank not in self._trainers:
+            raise FaultNotInjected(f"{injection.label}: rank {rank} has no trainer")
+        pid, pidfd = self._trainers[rank]
         try:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:
-            raise FaultNotInjected(f"{injection.label}: rank {injection.rank} (pid {pid}) is gone already") from None
+            raise FaultNotInjected(f"{injection.label}: rank {rank} (pid {pid}) is gone already") from None
 
     def finish(self, timeout_s: float) -> Outcome:
         assert self._outcome is not None, "finish is called after job-ended"

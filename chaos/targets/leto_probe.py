@@ -9,19 +9,20 @@ Options (JobConfig.plugin_options):
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from chaos.schedule import Injection
+from chaos.schedule import Injection, Place, logical_time
 from leto.core.events import Event
 from leto.core.failpoints import Kernel, Park, Point, Site
-from leto.core.geometry import CodedGeometry, Page
+from leto.core.geometry import CodedGeometry, GradientGeometry, Page
 from leto.core.hooks import IterationView, ParityAudit, TrainerContext
 from leto.core.layout import TIER2, UNDO, parity_slot, tier1
-from leto.core.update_plan import PARITY_SLOTS
+from leto.core.markers import Phase, Progress
+from leto.core.update_plan import PARITY_SLOTS, OpKind, plan_update
 from leto.update.parking import park_here
 from verify.ledger import LedgerWriter, digest, ledger_path, live_digests
 
@@ -48,47 +49,85 @@ def read_aim(directory: Path, token: int) -> Aim:
     return Aim(**dict(raw, target=tuple(Page(**page) for page in raw["target"])))
 
 
+POINTS_OUTSIDE_ITERATIONS = (Point.BEFORE_FIRST_HEADER, Point.ENDED)
+
+
+def failpoints_an_iteration(coded: CodedGeometry, gradients: GradientGeometry) -> int:
+    """How many failpoints a rank passes in a whole iteration that no failure interrupts and whose step is not skipped."""
+    points = len(Point) - len(POINTS_OUTSIDE_ITERATIONS)
+    silent = {OpKind.COMMIT} if coded.protection.tier2_pages else {OpKind.COMMIT, OpKind.TIER2}
+    begun = Progress(phase=Phase.BEGIN, iteration=1)
+    return points + gradients.group_count + sum(op.kind not in silent for op in plan_update(coded, 1, begun))
+
+
+class LogicalClock:
+    """Publishes the rank's logical time in its heartbeat word, so that the bench can kill without parking anybody."""
+
+    def __init__(self, context: TrainerContext) -> None:
+        self._context = context
+        self._word = ctypes.c_uint64.from_address(context.heartbeat_address)
+        self._word.value = 0  # what the rank's last process said is over
+        self._iteration, self._passed, self._of = -1, 0, 0
+
+    def pass_failpoint(self, iteration: int) -> None:
+        """A recovery passes some of an iteration's failpoints again and counts them from 0."""
+        if iteration != self._iteration:
+            self._iteration, self._passed, self._of = iteration, 0, self._whole()
+        self._word.value = logical_time(iteration, self._passed / self._of)
+        self._passed += 1
+
+    def _whole(self) -> int:
+        coded, gradients = self._context.coded, self._context.gradients
+        assert coded is not None and gradients is not None, "failpoints are passed after the geometry is known"
+        return failpoints_an_iteration(coded, gradients)
+
+
 class ArmedFailpoints:
-    """Parks the trainer where an injection of its rank is aimed."""
+    """Parks the trainer where an injection of its rank is aimed, or where one of another rank holds it."""
 
     def __init__(self, context: TrainerContext, injections: Sequence[Injection], aimed_dir: Path) -> None:
         self._context = context
-        self._injections = [i for i in injections if i.rank == context.rank]
+        self._places = [place for i in injections for place in i.places if place.rank == context.rank]
         self._aimed_dir = aimed_dir
+        self._clock = LogicalClock(context)
 
     def reach(self, point: Point, site: Site) -> None:
-        for injection in self._injections:
-            if injection.point is point and injection.iteration == site.iteration:
-                park_here(self._park(injection))
+        self._clock.pass_failpoint(site.iteration)
+        for place in self._places:
+            if place.point is point and place.iteration == site.iteration:
+                park_here(self._park(place))
 
     def arm(self, kernel: Kernel, site: Site) -> Park | None:
-        for injection in self._injections:
-            if injection.kernel is kernel and injection.iteration == site.iteration and self._is_aimed_at(injection, site):
-                self._write_aim(injection, kernel, site)
-                return self._park(injection)
+        self._clock.pass_failpoint(site.iteration)
+        for place in self._places:
+            if place.kernel is kernel and place.iteration == site.iteration and self._is_aimed_at(place, site):
+                self._write_aim(place, kernel, site)
+                return self._park(place)
         return None
 
-    def _park(self, injection: Injection) -> Park:
-        return Park(word_address=self._context.park_word_address, token=injection.token, progress=injection.progress)
+    def _park(self, place: Place) -> Park:
+        return Park(word_address=self._context.park_word_address, token=place.token, progress=place.progress)
 
-    def _is_aimed_at(self, injection: Injection, site: Site) -> bool:
-        """An injection without group or chunk takes its draw modulo the rank's real counts."""
+    def _is_aimed_at(self, place: Place, site: Site) -> bool:
+        """A place without group or chunk takes its draw modulo the rank's real counts; a restore its chunk in flight."""
         coded, gradients = self._context.coded, self._context.gradients
         assert coded is not None and gradients is not None, "kernels run after the geometry is known"
-        groups = gradients.group_count if injection.kernel is Kernel.RS_ENCODE else coded.group_count
-        group = injection.group_draw % groups if injection.group is None else injection.group
+        if place.kernel is Kernel.UNDO_RESTORE and place.group is None and place.chunk is None:
+            return True
+        groups = gradients.group_count if place.kernel is Kernel.RS_ENCODE else coded.group_count
+        group = place.group_draw % groups if place.group is None else place.group
         if site.group != group or site.chunk is None:
             return site.group == group
         chunks = coded.chunks_of(group)
-        chunk = injection.chunk_draw % len(chunks) if injection.chunk is None else injection.chunk
+        chunk = place.chunk_draw % len(chunks) if place.chunk is None else place.chunk
         return site.chunk == chunks[0] + chunk
 
-    def _write_aim(self, injection: Injection, kernel: Kernel, site: Site) -> None:
+    def _write_aim(self, place: Place, kernel: Kernel, site: Site) -> None:
         assert site.group is not None
         coded = self._context.coded
         assert coded is not None
         target = target_pages(coded, kernel, site)
-        Aim(token=injection.token, group=site.group, chunk=site.chunk, target=target).write(self._aimed_dir)
+        Aim(token=place.token, group=site.group, chunk=site.chunk, target=target).write(self._aimed_dir)
 
 
 def target_pages(coded: CodedGeometry, kernel: Kernel, site: Site) -> tuple[Page, ...]:
@@ -113,13 +152,8 @@ def _pages(allocation: str, indices: range) -> tuple[Page, ...]:
 
 
 def install_faults(context: TrainerContext) -> None:
-    injections = [injection_from_json(raw) for raw in json.loads(Path(context.options["armed_file"]).read_text())]
+    injections = [Injection.from_json(raw) for raw in json.loads(Path(context.options["armed_file"]).read_text())]
     context.failpoints = ArmedFailpoints(context, injections, Path(context.options["aimed_dir"]))
-
-
-def injection_from_json(raw: dict[str, Any]) -> Injection:
-    kernel, point = raw.get("kernel"), raw.get("point")
-    return Injection(**dict(raw, kernel=Kernel(kernel) if kernel else None, point=Point(point) if point else None))
 
 
 def install_ledger(context: TrainerContext) -> None:

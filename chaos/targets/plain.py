@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from chaos.schedule import Injection
+from chaos.schedule import Injection, Place
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec
 from chaos.targets.plain_worker import PlainConfig
 from leto.core.config import Timeouts
@@ -184,8 +184,14 @@ class PlainJob:
         self._outcome = outcome
         self._events.append(Event("job-ended", {"status": outcome.status.value, "reason": outcome.reason}))
 
-    def parked(self, injection: Injection) -> bool:
+    def parked(self, place: Place) -> bool:
         return False
+
+    def locate(self, place: Place) -> str:
+        raise FaultNotInjected(_NO_FAULTS)
+
+    def time_of(self, rank: int) -> int | None:
+        return None
 
     def damage(self, injection: Injection) -> str:
         raise FaultNotInjected(_NO_FAULTS)

@@ -30,6 +30,7 @@ class Point(Enum):
     GATHER = "gather"  # gathered
     LEDGER = "ledger"  # results of t recorded, HEADER(t+1) not durable
     NEXT_HEADER = "next-header"  # HEADER(t+1) written to its slot, its mark not published
+    ENDED = "ended"  # after the last iteration T: HEADER(T+1) is durable, the final barrier not passed
 
 
 class Kernel(Enum):

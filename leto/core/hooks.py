@@ -66,6 +66,7 @@ class TrainerContext:
     output_dir: str
     options: Mapping[str, Any]
     park_word_address: int
+    heartbeat_address: int  # 64-bit word that an observer outside can read; plugins alone write it
     report: Callable[[Event], None]
     coded: CodedGeometry | None = None  # known before the first failpoint inside an update
     gradients: GradientGeometry | None = None

@@ -5,7 +5,7 @@ Two questions, each answered by one table.
 What does the job do? (``decide``; t is the highest iteration whose BEGIN is durable on any rank)
 
     some rank lacks HEADER(1), none is beyond    COLD        nothing was promised yet: start from the seed
-    HEADER(T+1) on all ranks, T the last         ENDED       a process that ends now is no failure
+    HEADER(T+1) on all ranks, T the last         ENDED T     nothing is left to train; derive, record T, audit
     COMPLETE(t) on all ranks                     RESTART t+1 nobody has begun t+1; its compute phase is redone
     BEGIN(t) on some, COMPLETE(t) not on all     FINISH t    committed chunks are kept, the rest is finished
 
@@ -62,14 +62,19 @@ class Row(Enum):
 class Decision:
     """One decision a failure, durable in every rank's retained memory before anybody acts on it.
 
-    ``iteration`` is t of FINISH t and t+1 of RESTART t+1; 0 for COLD. ``carried`` holds, per rank, the progress that the
-    fresh marker pages of the next epoch must say (U5).
+    ``iteration`` is t of FINISH t and of ENDED t, t+1 of RESTART t+1; 0 for COLD. ``carried`` holds, per rank, the progress
+    that the fresh marker pages of the next epoch must say (U5).
     """
 
     action: Action
     iteration: int
     reason: str
     carried: tuple[Progress, ...]
+
+    @property
+    def target(self) -> int:
+        """The iteration at whose end every rank stands when the decision is carried out; 0 before the first."""
+        return self.iteration - 1 if self.action is Action.RESTART else self.iteration
 
 
 def decide(ranks: Sequence[Progress], last_iteration: int) -> Decision:
@@ -114,11 +119,11 @@ def crash_loop(failures_without_progress: int) -> str | None:
     return f"{failures_without_progress} failures without a completed iteration: a crash loop, not a fault to ride out"
 
 
-def resume_row(geometry: CodedGeometry, decision_action: Action, iteration: int, progress: Progress) -> tuple[Row, str]:
-    """The rank's row of the crash-point table with its reason; ``iteration`` is the decision's."""
-    if decision_action is Action.COLD:
+def resume_row(geometry: CodedGeometry, decision: Decision, progress: Progress) -> tuple[Row, str]:
+    """The rank's row of the crash-point table with its reason."""
+    if decision.action is Action.COLD:
         return Row.START_COLD, "no promise was made: build the state from the seed"
-    target = iteration if decision_action is Action.FINISH else iteration - 1
+    target = decision.target
     if progress.iteration > target:
         return Row.KEEP_RELOAD_HEADER, f"HEADER({target + 1}) is durable: reload it"
     if progress.phase >= Phase.COMPLETE:

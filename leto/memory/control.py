@@ -65,11 +65,8 @@ class ControlPage:
 
     @property
     def heartbeat(self) -> int:
+        """What the trainer last said of how far it is; the trainer is its one writer."""
         return self._load(HEARTBEAT_OFFSET)
-
-    def beat(self) -> None:
-        """Only the trainer calls it: the word has one writer."""
-        self._store(HEARTBEAT_OFFSET, self.heartbeat + 1)
 
     # Markers (U1, U5).
 

@@ -99,8 +99,6 @@ class NodeAgent:
             if failure.fatal:
                 return JobEnd(status="failed", reason=f"rank {failure.rank}: {failure.cause}")
             decision = self._decide(coordinator, epoch)
-            if decision.action is Action.ENDED:
-                return JobEnd(status="completed")
             if decision.action is Action.CHECKPOINT:
                 return JobEnd(status="refused", reason=f"{decision.reason}; rank {failure.rank} {failure.cause}")
         return JobEnd(status="refused", reason=f"{MAX_EPOCHS} epochs are used up")

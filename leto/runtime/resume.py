@@ -30,15 +30,15 @@ def resume(
     agree: Agree,
     on_row: Callable[[Row, str], None],
 ) -> int:
-    """Bring this rank to a durable HEADER and return the iteration to compute next.
+    """Bring this rank to a durable HEADER and return the iteration to compute next, T+1 when nothing is left to train.
 
     Raises ProtocolViolation when records or the ranks' values contradict the decision.
     """
-    row, reason = resume_row(geometry, decision.action, decision.iteration, runner.marks.progress())
+    row, reason = resume_row(geometry, decision, runner.marks.progress())
     on_row(row, reason)
     if decision.action is Action.COLD:
         return _start(runner, geometry, context)
-    target = decision.iteration if decision.action is Action.FINISH else decision.iteration - 1
+    target = decision.target
     if decision.action is Action.FINISH:
         _finish_update(runner, target, row, agree)
     if row is Row.KEEP_RELOAD_HEADER:

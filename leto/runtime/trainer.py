@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from leto.core.config import JobConfig
 from leto.core.errors import ConfigError, LetoError, ProtocolViolation
+from leto.core.failpoints import Point, Site
 from leto.core.geometry import CodedGeometry
 from leto.core.hooks import TrainerContext
 from leto.core.layout import updater_allocations
@@ -29,7 +30,7 @@ from leto.megatron.training import TrainingSession, join_process_groups
 from leto.memory.client import Pool
 from leto.memory.regions import Regions
 from leto.memory.wire import Channel
-from leto.runtime import plugins
+from leto.core import plugins
 from leto.runtime.iteration import IterationRunner, Updater
 from leto.runtime.messages import TRAINER_CODEC, Report
 from leto.runtime.resume import resume
@@ -115,6 +116,7 @@ class Trainer:
         self._link.report("training", rank=order.rank, iteration=iteration)
         for t in range(iteration, order.config.workload.iterations + 1):
             self._runner.run(t)
+        self._context.failpoints.reach(Point.ENDED, Site(iteration=order.config.workload.iterations))
         dist.barrier()
         if iteration <= order.config.workload.iterations:
             self._audit(order.config.workload.iterations)
@@ -136,6 +138,7 @@ class Trainer:
             output_dir=order.config.output_dir,
             options=order.config.plugin_options,
             park_word_address=self._pool.control.park_word_address,
+            heartbeat_address=self._pool.control.heartbeat_address,
             report=lambda event: self._link.report(event.name, **event.fields),
         )
         for path in order.config.plugins:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from chaos.schedule import Injection
+from chaos.schedule import Injection, Place
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec
 from leto.core.errors import JobError
 from leto.core.events import Event
@@ -36,9 +36,13 @@ class Script:
     diverge_after_fault: bool = False
     skip_record: int = NEVER  # this iteration is never recorded on rank 0
     parks: bool = True
+    never_parks: int = -1  # this rank never comes to its place
+    nested: bool = False  # of two faults in one iteration the second hits the recovery from the first
+    overshoot: int = 0  # how far past its moment a free-running rank is when it is seen
     hang_at: int = NEVER
     recovers: bool = True
     rule: str = "finish"
+    rules: dict[int, str] = field(default_factory=dict)  # by iteration, where it is another one
     wrong_tier1: tuple[int, ...] = ()
     audits: bool = True
     refuse: str = ""
@@ -70,7 +74,9 @@ class ScriptedJob:
         self._writers = [LedgerWriter(ledger_path(spec.ledger_dir, r), r, world) for r in range(world)]
         self._armed = list(spec.injections)
         self._epoch = 1
-        self._park: Injection | None = None
+        self._parked: list[Place] = []
+        self._killed: Injection | None = None
+        self._time = 0
         self._hurt = False
         self.steps: list[str] = []
         self._play = self._events()
@@ -82,8 +88,14 @@ class ScriptedJob:
         self._target.clock.now_s += 0.01 if event else 1.0
         return event
 
-    def parked(self, injection: Injection) -> bool:
-        return self._park is not None and self._park.token == injection.token
+    def parked(self, place: Place) -> bool:
+        return place in self._parked
+
+    def locate(self, place: Place) -> str:
+        return "group 0 chunk 2" if place.kernel else ""
+
+    def time_of(self, rank: int) -> int | None:
+        return self._time
 
     def damage(self, injection: Injection) -> str:
         self.steps.append("damage")
@@ -96,10 +108,9 @@ class ScriptedJob:
     def kill(self, injection: Injection) -> None:
         if self._script.kill_fails:
             raise FaultNotInjected("no such process")
-        assert self._park is injection
+        assert self._parked == list(injection.places)
         self.steps.append("kill")
-        self._park = None
-        self._hurt = True
+        self._parked, self._killed, self._hurt = [], injection, True
 
     def finish(self, timeout_s: float) -> Outcome:
         if self._script.refuse:
@@ -122,8 +133,9 @@ class ScriptedJob:
                 raise KeyboardInterrupt
             if t == self._script.hang_at:
                 yield from _for_ever()
-            for injection in [i for i in self._armed if i.iteration == t and self._script.parks]:
-                yield from self._fault(injection, t)
+            armed = [i for i in self._armed if i.iteration == t and self._script.parks]
+            for faults in [armed] if self._script.nested else [[i] for i in armed]:
+                yield from self._recovery(faults, t)
             for rank in range(self._spec.workload.world_size):
                 if (t, rank) != (self._script.skip_record, 0):
                     self._record(t, rank)
@@ -134,20 +146,34 @@ class ScriptedJob:
         yield from self._audit(last)
         yield Event("job-ended", {"status": "completed", "reason": ""})
 
-    def _fault(self, injection: Injection, t: int) -> Iterator[Event | None]:
-        self._park = injection
-        while self._park is not None:
+    def _recovery(self, faults: list[Injection], t: int) -> Iterator[Event | None]:
+        """Every fault after the first hits before the recovery from the one before it has ended."""
+        rule = self._script.rules.get(t, self._script.rule)
+        for injection in faults:
+            yield from self._wait_for_the_kill(injection)
+            yield Event("failure", {"rank": injection.killed_rank, "cause": "killed by signal 9"})
+            if not self._script.recovers:
+                yield from _for_ever()
+            self._epoch += 1
+            yield Event("fenced", {"epoch": self._epoch - 1, "seconds": 0.02})
+            decided = {"action": rule, "iteration": t, "reason": "rank 0 has BEGIN", "epoch": self._epoch}
+            yield Event("decided", decided)
+            yield Event("resumed", {"rank": injection.rank, "row": "restore-and-redo", "reason": "chunk 3"})
+        if faults:
+            yield Event("recovered", {"epoch": self._epoch, "seconds": 0.5, "action": rule})
+            yield from self._audit(t)
+
+    def _wait_for_the_kill(self, injection: Injection) -> Iterator[None]:
+        if injection.moment is not None:
+            self._time = injection.moment - 1
             yield None
-        yield Event("failure", {"rank": injection.rank, "cause": "killed by signal 9"})
-        if not self._script.recovers:
-            yield from _for_ever()
-        self._epoch += 1
-        e, rule = self._epoch, self._script.rule
-        yield Event("fenced", {"epoch": e, "seconds": 0.02})
-        yield Event("decided", {"action": rule, "iteration": t, "reason": "rank 0 has BEGIN", "epoch": e})
-        yield Event("resumed", {"rank": injection.rank, "row": "restore-and-redo", "reason": "chunk 3"})
-        yield Event("recovered", {"epoch": e, "seconds": 0.5, "action": rule})
-        yield from self._audit(t)
+            self._time = injection.moment + self._script.overshoot
+        for place in injection.places:
+            if place.rank != self._script.never_parks:
+                self._parked.append(place)
+                yield None
+        while self._killed is not injection:
+            yield None
 
     def _audit(self, t: int) -> Iterator[Event]:
         for rank in range(self._spec.workload.world_size if self._script.audits else 0):

@@ -33,14 +33,14 @@ def audit(rank: int, epoch: int, iteration: int) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize("absent", [FAILURE, FENCED, DECIDED])
 def test_a_recovery_without_a_witness_is_none(absent: tuple[str, dict[str, Any]]) -> None:
     entries = history(*(e for e in WHOLE if e is not absent))
-    result = checkers.recoveries_witnessed(entries, 1, "finish")
+    result = checkers.recoveries_witnessed(entries, 1, {"finish": 1})
     assert result.judgement is Judgement.FALSE
     assert f"without a '{absent[0]}' event" in result.reason
 
 
 def test_a_recovery_that_nobody_caused_counts_against_the_system() -> None:
     extra = (FAILURE, FENCED, DECIDED, RECOVERED)
-    result = checkers.recoveries_witnessed(history(*WHOLE[:-1], *extra, DONE), 1, "finish")
+    result = checkers.recoveries_witnessed(history(*WHOLE[:-1], *extra, DONE), 1, {"finish": 1})
     assert (result.judgement, result.reason) == (Judgement.FALSE, "rank 0 failed by itself, no fault had fired: signal 9")
 
 
@@ -49,7 +49,7 @@ def test_a_failure_of_its_own_inside_a_recovery_counts_against_the_system() -> N
     recovered = ("recovered", {**RECOVERED[1], "epoch": 3})
     crash = ("failure", {"rank": 1, "cause": "ended with exit code 1"})
     entries = history(KILLED, FAILURE, FENCED, DECIDED, crash, FENCED, again, recovered, DONE)
-    result = checkers.recoveries_witnessed(entries, 1, "finish")
+    result = checkers.recoveries_witnessed(entries, 1, {"finish": 1})
     assert result.judgement is Judgement.FALSE
     assert result.reason == "rank 1 failed by itself, no fault had fired: ended with exit code 1"
 
@@ -81,7 +81,7 @@ def test_a_second_failure_inside_a_recovery_is_one_recovery() -> None:
     entries = history(
         KILLED, FAILURE, FENCED, DECIDED, KILLED, FAILURE, FENCED, later, ("recovered", {**RECOVERED[1], "epoch": 3})
     )
-    assert checkers.recoveries_witnessed([*entries, *history(DONE)], 1, "finish").judgement is Judgement.TRUE
+    assert checkers.recoveries_witnessed([*entries, *history(DONE)], 1, {"finish": 1}).judgement is Judgement.TRUE
     assert [r.epoch for r in checkers.recoveries_in(entries)] == [3]
 
 
@@ -117,10 +117,59 @@ def test_wrong_tier_2_alone_is_false() -> None:
 
 def test_a_fault_that_was_killed_before_it_was_recorded_did_not_fire_properly() -> None:
     planned = ("planned", {"token": 1, "fault_id": "kill", "occurrence": 1, "iteration": 3, "rank": 0})
-    steps = [(name, {"token": 1}) for name in ("parked", "fired", "killed")]
+    steps = [(name, {"token": 1, "places": [{"token": 1}]}) for name in ("parked", "fired", "killed")]
     assert checkers.faults_fired(history(planned, *steps)).judgement is Judgement.TRUE
     for wrong in ([steps[0], steps[2], steps[1]], [*steps, steps[2]], steps[:2], []):
         assert checkers.faults_fired(history(planned, *wrong)).judgement is Judgement.FALSE
+
+
+def test_a_fault_that_fired_before_a_held_rank_stood_did_not_fire_properly() -> None:
+    aim = {"token": 1, "fault_id": "kill", "occurrence": 1, "iteration": 3, "rank": 0, "holds": [{"token": 2}]}
+
+    def fired(*tokens: int) -> Judgement:
+        about = {"token": 1, "places": [{"token": token} for token in tokens]}
+        return checkers.faults_fired(history(("planned", aim), *((n, about) for n in ("parked", "fired", "killed")))).judgement
+
+    assert fired(1, 2) is Judgement.TRUE
+    assert {fired(1), fired(2), fired(1, 3), fired(1, 2, 2)} == {Judgement.FALSE}
+
+
+def test_a_free_running_kill_before_its_time_did_not_fire_properly() -> None:
+    aim = {"token": 1, "fault_id": "kill", "occurrence": 1, "iteration": 3, "rank": 0, "moment": 50}
+
+    def seen_at(moment: int, *steps: str) -> Judgement:
+        return checkers.faults_fired(history(("planned", aim), *((n, {"token": 1, "seen": moment}) for n in steps))).judgement
+
+    assert {seen_at(50, "fired", "killed"), seen_at(51, "fired", "killed")} == {Judgement.TRUE}
+    assert {seen_at(49, "fired", "killed"), seen_at(50, "killed"), seen_at(50, "fired")} == {Judgement.FALSE}
+
+
+def recovered_by(*actions: str) -> list[Entry]:
+    one_by_one = [
+        (KILLED, FAILURE, FENCED, ("decided", {**DECIDED[1], "action": a}), ("recovered", {**RECOVERED[1], "action": a}))
+        for a in actions
+    ]
+    return history(*(entry for recovery in one_by_one for entry in recovery), DONE)
+
+
+MIXED = {"restart": 2, "finish": 1}
+
+
+@pytest.mark.parametrize(
+    ("rules", "actions", "judgement", "reason"),
+    [
+        (MIXED, ("restart", "finish", "restart"), Judgement.TRUE, "3 of 3 recoveries by restart (2), finish (1)"),
+        (MIXED, ("restart", "finish", "finish"), Judgement.FALSE, "went by restart (1), finish (2), expected restart (2), fin"),
+        (MIXED, ("restart", "cold", "finish"), Judgement.FALSE, "recovery 2 went by cold, expected restart or finish: BEGIN"),
+        (None, ("restart", "cold", "ended"), Judgement.TRUE, "3 of 3 recoveries by restart (1), cold (1), ended (1)"),
+    ],
+)
+def test_recoveries_are_counted_by_rule(
+    rules: dict[str, int] | None, actions: tuple[str, ...], judgement: Judgement, reason: str
+) -> None:
+    result = checkers.recoveries_witnessed(recovered_by(*actions), 3, rules)
+    assert result.judgement is judgement
+    assert reason in result.reason
 
 
 def test_nothing_planned_is_nothing_missed() -> None:

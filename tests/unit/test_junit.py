@@ -7,7 +7,8 @@ from verify.checkers import CheckResult, Judgement
 
 
 def fault(number: int, fired_s: float | None) -> FaultRow:
-    return FaultRow(label=f"kill #{number}", aimed_at="iteration 3, rank 0", damage="", fired_s=fired_s, missed="")
+    where = "iteration 3, rank 0"
+    return FaultRow(label=f"kill #{number}", aimed_at=where, found_at=(), damage="", fired_s=fired_s, missed="")
 
 
 def check(name: str, judgement: Judgement) -> CheckResult:

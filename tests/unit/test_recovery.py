@@ -5,7 +5,7 @@ import pytest
 from leto.core.errors import ProtocolViolation
 from leto.core.geometry import CodedGeometry, Protection, Segment
 from leto.core.markers import STEPS_PER_CHUNK, Phase, Progress, StepDone
-from leto.core.recovery import Action, Row, checkpoint, crash_loop, decide, resume_row
+from leto.core.recovery import Action, Decision, Row, checkpoint, crash_loop, decide, resume_row
 
 LAST = 100
 # one page of each array a chunk, two chunks a group: 5 chunks, groups (0 1) (2 3) (4)
@@ -120,13 +120,15 @@ ROWS = [
     (Action.FINISH, 7, at(Phase.HEADER, 8), Row.KEEP_RELOAD_HEADER, "HEADER(8) is durable"),
     (Action.RESTART, 8, at(Phase.COMPLETE, 7), Row.KEEP_BUILD_HEADER, "build HEADER(8) from POST(7)"),
     (Action.RESTART, 8, at(Phase.HEADER, 8), Row.KEEP_RELOAD_HEADER, "HEADER(8) is durable"),
+    (Action.ENDED, LAST, at(Phase.HEADER, LAST + 1), Row.KEEP_RELOAD_HEADER, "HEADER(101) is durable"),
     (Action.COLD, 0, at(Phase.NONE, 0), Row.START_COLD, "from the seed"),
 ]
 
 
 @pytest.mark.parametrize(("action", "iteration", "progress", "row", "reason"), ROWS)
 def test_row_and_reason(action: Action, iteration: int, progress: Progress, row: Row, reason: str) -> None:
-    found, why = resume_row(GEOMETRY, action, iteration, progress)
+    decision = Decision(action=action, iteration=iteration, reason="", carried=())
+    found, why = resume_row(GEOMETRY, decision, progress)
     assert found is row
     assert reason in why
 
