@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from leto.core.config import Workload
+from leto.core.errors import LetoError
 from leto.core.events import Event
 from leto.megatron.preload import preload
 from verify.ledger import LedgerWriter, digest, ledger_path, live_digests
@@ -49,7 +50,10 @@ class PlainConfig:
 def main(config_path: str, rank: int) -> None:
     config = PlainConfig.load(Path(config_path))
     _die_with_parent(config.parent_pid)
-    preload()
+    try:
+        preload()
+    except LetoError as error:  # of this machine or its settings: a line says all
+        sys.exit(str(error))
     _train(config, rank)
 
 

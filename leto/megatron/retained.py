@@ -102,7 +102,8 @@ def coded_segments(session: TrainingSession) -> tuple[Segment, ...]:
 def bind_optimizer(session: TrainingSession, place: Place, *, initial: bool) -> None:
     """Masters and moments become views of the coded arrays. ``initial`` copies the session's values in, else retained ones win.
 
-    The arrays' padding is not touched: the pool hands it out zeroed and no chunk changes it.
+    From here on no master shares memory with a parameter, whatever the precision (U31). The arrays' padding is not touched:
+    the pool hands it out zeroed and no chunk changes it.
     """
     arrays = {name: torch.from_numpy(place(name)).view(torch.float32) for name in CODED_ARRAYS}
     for shard, segment in zip(session.shards, coded_segments(session), strict=True):
@@ -111,7 +112,7 @@ def bind_optimizer(session: TrainingSession, place: Place, *, initial: bool) -> 
             tensor = shard.master if name == "master" else moments[name]
             retained = array[segment.first : segment.stop].view(tensor.shape)
             if initial:
-                retained.copy_(tensor)
+                retained.copy_(tensor.detach())  # the master of an fp32 parameter is a view that autograd follows
             tensor.data = retained
 
 

@@ -1,4 +1,6 @@
-"""One of two ranks that run what test_megatron_session asserts on: python megatron_ranks.py RANK DIRECTORY.
+"""One of two ranks that run what test_megatron_session asserts on: python megatron_ranks.py RANK DIRECTORY WORKLOAD.
+
+WORKLOAD is JSON of leto.core.config.Workload.
 
 Both ranks run every experiment in the same order in one process, because imports and groups take longer than all of
 them. What an experiment saw goes to DIRECTORY/rank<N>.json.
@@ -33,7 +35,6 @@ from leto.core.records import LiveState, Post, UpdateValues, decode_post, encode
 from leto.megatron import retained  # noqa: E402
 from leto.megatron.training import TrainingSession, join_process_groups  # noqa: E402
 
-WORKLOAD = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=6)
 PROTECTION = Protection(page_bytes=64 << 10, data_pages=60, tier1_pages=16, tier2_pages=1, chunk_pages=12)
 RECORD_SLOT_BYTES = 256 << 10
 GARBAGE = 0xA5
@@ -62,10 +63,10 @@ def copy_coded(session: TrainingSession) -> list[tuple[torch.Tensor, ...]]:
     return [(s.master.clone(), s.moments["exp_avg"].clone(), s.moments["exp_avg_sq"].clone()) for s in session.shards]
 
 
-def restored(rank: int, coded: list[tuple[torch.Tensor, ...]], state: LiveState | None) -> TrainingSession:
-    session = TrainingSession(WORKLOAD, rank=rank)
+def restored(workload: Workload, rank: int, coded: list[tuple[torch.Tensor, ...]], state: LiveState | None) -> TrainingSession:
+    session = TrainingSession(workload, rank=rank)
     for shard, (master, exp_avg, exp_avg_sq) in zip(session.shards, coded, strict=True):
-        shard.master.copy_(master)
+        shard.master.detach().copy_(master)
         shard.moments["exp_avg"].copy_(exp_avg)
         shard.moments["exp_avg_sq"].copy_(exp_avg_sq)
     session.cast_derived()
@@ -75,17 +76,17 @@ def restored(rank: int, coded: list[tuple[torch.Tensor, ...]], state: LiveState 
     return session
 
 
-def round_trip(rank: int) -> dict[str, Any]:
-    first = TrainingSession(WORKLOAD, rank=rank)
+def round_trip(workload: Workload, rank: int) -> dict[str, Any]:
+    first = TrainingSession(workload, rank=rank)
     plain(first, range(1, 3))
     coded, state = copy_coded(first), first.live_state()
     expected = plain(first, range(3, 5))
-    again = plain(restored(rank, coded, state), range(3, 5))
+    again = plain(restored(workload, rank, coded, state), range(3, 5))
 
     def without(**changes: Any) -> list[dict[str, Any]]:
-        return plain(restored(rank, coded, LiveState(**{**vars(state), **changes})), range(3, 5))
+        return plain(restored(workload, rank, coded, LiveState(**{**vars(state), **changes})), range(3, 5))
 
-    fresh = TrainingSession(WORKLOAD, rank=rank).live_state()
+    fresh = TrainingSession(workload, rank=rank).live_state()
     return {
         "expected": expected,
         "again": again,
@@ -113,13 +114,13 @@ class Memory:
         return self.blocks[name]
 
 
-def attach(rank: int, memory: Memory, *, initial: bool) -> tuple[TrainingSession, CodedGeometry]:
+def attach(workload: Workload, rank: int, memory: Memory, *, initial: bool) -> tuple[TrainingSession, CodedGeometry]:
     def bind(ddp: Any) -> None:
         for allocation in retained.buffer_allocations(ddp, PROTECTION.page_bytes):
             memory.allocate(allocation.name, allocation.byte_count)
         retained.bind_buffers(ddp, memory.place, initial=initial)
 
-    session = TrainingSession(WORKLOAD, rank=rank, bind_buffers=bind)
+    session = TrainingSession(workload, rank=rank, bind_buffers=bind)
     geometry = CodedGeometry(protection=PROTECTION, segments=retained.coded_segments(session))
     gradients = retained.gradient_geometry(session, PROTECTION)
     for allocation in updater_allocations(geometry, gradients, RECORD_SLOT_BYTES):
@@ -196,10 +197,10 @@ def gradient_bytes(memory: Memory) -> str:
     return hashlib.sha256(b"".join(block.tobytes() for block in blocks)).hexdigest()
 
 
-def chunked(rank: int) -> dict[str, Any]:
-    expected = plain(TrainingSession(WORKLOAD, rank=rank), range(1, 6))
+def chunked(workload: Workload, rank: int) -> dict[str, Any]:
+    expected = plain(TrainingSession(workload, rank=rank), range(1, 6))
     memory = Memory()
-    session, geometry = attach(rank, memory, initial=True)
+    session, geometry = attach(workload, rank, memory, initial=True)
     runs = [in_chunks(session, geometry, memory, iteration) for iteration in range(1, 4)]
     post = decode_post(encode_record(runs[-1][1], RECORD_SLOT_BYTES), 3)
     # A new session over the same memory, as after a takeover; what derives from the masters is lost.
@@ -207,7 +208,7 @@ def chunked(rank: int) -> dict[str, Any]:
         if name.startswith("derived/"):
             block.fill(GARBAGE)
     del session
-    taken_over, same = attach(rank, memory, initial=False)
+    taken_over, same = attach(workload, rank, memory, initial=False)
     taken_over.cast_derived()
     taken_over.gather_derived()
     taken_over.restore_live(post.next_live)
@@ -236,6 +237,9 @@ def describe(session: TrainingSession, geometry: CodedGeometry, memory: Memory) 
                 covered |= {(name, page) for page in range(offset // PROTECTION.page_bytes, last // PROTECTION.page_bytes + 1)}
     pages = {(p.allocation, p.page_index) for p in retained.gradient_geometry(session, PROTECTION).pages}
     tails = [memory.place(name).view(np.float32)[geometry.element_count :] for name in ("master", "exp_avg", "exp_avg_sq")]
+    masters_in_place = [inside(shard.master, memory.place("master")) for shard in session.shards]
+    derived = [block for name, block in memory.blocks.items() if name.startswith("derived/")]
+    derived_in_place = [any(inside(shard.derived, block) for block in derived) for shard in session.shards]
     spanning = [len({(s.optimizer, s.param_group) for s in geometry.chunk_segments(c)}) for c in range(geometry.chunk_count)]
     return {
         "elements": geometry.element_count,
@@ -244,31 +248,39 @@ def describe(session: TrainingSession, geometry: CodedGeometry, memory: Memory) 
         "gradient_pages": sorted(pages),
         "gradient_pages_expected": sorted(covered),
         "allocations": {name: len(block) for name, block in memory.blocks.items()},
+        "masters_in_coded_memory": all(masters_in_place),
+        "parameters_in_derived_memory": all(derived_in_place),
         "coded_padding_is_zero": not any(tail.any() for tail in tails),
         "param_groups_of_a_chunk": max(spanning),
         "parameters": sum(parameter.numel() for parameter in session.model.parameters()),
     }
 
 
-def deterministic(rank: int) -> dict[str, Any]:
+def inside(tensor: torch.Tensor, block: npt.NDArray[np.uint8]) -> bool:
+    offset = tensor.data_ptr() - block.ctypes.data
+    return 0 <= offset <= len(block) - tensor.nbytes
+
+
+def deterministic(workload: Workload, rank: int) -> dict[str, Any]:
     sessions = []
     for _ in range(2):
-        session = TrainingSession(WORKLOAD, rank=rank)
+        session = TrainingSession(workload, rank=rank)
         sessions.append({"initial": digests(session), "run": plain(session, range(1, 4))})
-    return {"sessions": sessions}
+    aliased = [shard.master.data_ptr() == shard.derived.data_ptr() for shard in session.shards]
+    return {"sessions": sessions, "masters_are_parameters": aliased}
 
 
-EXPERIMENTS: tuple[Callable[[int], dict[str, Any]], ...] = (deterministic, round_trip, chunked)
+EXPERIMENTS: tuple[Callable[[Workload, int], dict[str, Any]], ...] = (deterministic, round_trip, chunked)
 
 
-def main(rank: int, directory: Path) -> None:
-    store = dist.FileStore(str(directory / "store"), WORKLOAD.world_size)
-    join_process_groups(WORKLOAD, store=store, rank=rank, timeout_s=60)
-    seen = {experiment.__name__: experiment(rank) for experiment in EXPERIMENTS}
+def main(rank: int, directory: Path, workload: Workload) -> None:
+    store = dist.FileStore(str(directory / "store"), workload.world_size)
+    join_process_groups(workload, store=store, rank=rank, timeout_s=60)
+    seen = {experiment.__name__: experiment(workload, rank) for experiment in EXPERIMENTS}
     (directory / f"rank{rank}.json").write_text(json.dumps(seen))
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), Workload(**json.loads(sys.argv[3])))

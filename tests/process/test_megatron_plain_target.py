@@ -89,10 +89,23 @@ def test_a_killed_worker_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_a_silent_job_is_ended(tmp_path: Path) -> None:
-    job = PlainTarget(Timeouts(start_s=0.0)).start(spec(tmp_path, 1))
+    job = PlainTarget(Timeouts(start_s=0.001)).start(spec(tmp_path, 1))
     try:
         failure = next_event(job, "failure")
         assert failure.fields["cause"] == "no progress in time"
+    finally:
+        assert job.close().leaks == ()
+
+
+def test_text_that_cannot_be_kept_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = spec(tmp_path, 1)
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("LETO_CACHE_DIR", str(tmp_path / "file"))
+    job = PlainTarget().start(wanted)
+    try:
+        cause = next_event(job, "failure").fields["cause"]
+        assert cause.startswith(f"exit status 1: data: {tmp_path / 'file'}/shakespeare-")
+        assert "cannot be made: File exists; set LETO_CACHE_DIR to" in cause
     finally:
         assert job.close().leaks == ()
 
