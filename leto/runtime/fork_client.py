@@ -120,16 +120,8 @@ class ForkServer:
         self._exits.pop(forked.pid, None)  # of an earlier process with this number
         return ForkedChild(pid=forked.pid, epoch=epoch, pidfd=pidfd, log_path=log_path)
 
-    def poll_exits(self) -> list[Exited]:
-        """Every exit that was reported and not yet returned; never waits."""
-        while self._channel.readable(0.0):
-            self._receive(0.0)
-        exits = list(self._exits.values())
-        self._exits.clear()
-        return exits
-
     def wait_exit(self, pid: int, timeout_s: float) -> Exited:
-        """The exit of this child; exits of others stay for ``poll_exits``. Raises JobError at the deadline."""
+        """The exit of this child; exits of others stay for later calls. Raises JobError at the deadline."""
         deadline = time.monotonic() + timeout_s
         while pid not in self._exits:
             self._receive(deadline - time.monotonic())

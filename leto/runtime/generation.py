@@ -93,7 +93,14 @@ class Generation:
         return {m.rank: m.child.pid for m in self._members}
 
     def log_path(self, rank: int) -> Path:
-        return next(m.child.log_path for m in self._members if m.rank == rank)
+        return self._member(rank).child.log_path
+
+    def ended(self, rank: int, timeout_s: float) -> bool:
+        """Whether the rank's trainer ends within ``timeout_s``."""
+        return self._member(rank).child.ended(timeout_s)
+
+    def _member(self, rank: int) -> _Member:
+        return next(m for m in self._members if m.rank == rank)
 
     def events(self, timeout_s: float) -> Iterator[Report | Death]:
         """What happened within ``timeout_s``, reports of a rank before its death; empty when nothing did."""

@@ -35,6 +35,8 @@ from leto.runtime.messages import Report
 from leto.runtime.process import Spawned, describe_code, last_line
 from leto.runtime.state_managers import start_state_manager
 
+_PEER_END_S = 0.5
+"""How long a trainer that raised waits for the peer that was killed before it; survivors raise and end sooner."""
 PRELOAD = "leto.runtime.trainer:preload"
 
 
@@ -194,16 +196,30 @@ class NodeAgent:
 
     def _failure(self, fork_server: ForkServer, generation: Generation, rank: int) -> _Failure:
         self._failed_at_s = time.monotonic()
-        exited = fork_server.wait_exit(generation.pids[rank], self._config.timeouts.fence_s)
-        ranks = {pid: r for r, pid in generation.pids.items()}
-        # A trainer that raised did so because a peer was killed: that one is the failure.
-        exits = [exited, *(e for e in fork_server.poll_exits() if e.pid in ranks)]
-        first = min(exits, key=lambda e: e.returncode >= 0)
-        rank, cause = ranks[first.pid], describe_code(first.returncode)
-        if first.returncode > 0:
+        code = self._exit_code(fork_server, generation, rank)
+        if code >= 0:
+            rank, code = self._killed_peer(fork_server, generation, rank) or (rank, code)
+        cause = describe_code(code)
+        if code > 0:
             cause += f": {last_line(generation.log_path(rank))}"
         self._tell("failure", rank=rank, cause=cause)
         return _Failure(rank=rank, cause=cause)
+
+    def _exit_code(self, fork_server: ForkServer, generation: Generation, rank: int) -> int:
+        return fork_server.wait_exit(generation.pids[rank], self._config.timeouts.fence_s).returncode
+
+    def _killed_peer(self, fork_server: ForkServer, generation: Generation, raised: int) -> tuple[int, int] | None:
+        """Of a trainer that raised: the peer whose death by signal made it raise, with its exit code.
+
+        The peer died first and is seen later, because its memory takes longer to tear down.
+        """
+        deadline = time.monotonic() + _PEER_END_S
+        for peer in sorted(generation.pids.keys() - {raised}):
+            if generation.ended(peer, deadline - time.monotonic()):
+                code = self._exit_code(fork_server, generation, peer)
+                if code < 0:
+                    return peer, code
+        return None
 
     def _tell_ended_managers(self) -> None:
         """Training goes on in what trainers have mapped, but the next failure cannot be recovered: say so at once."""

@@ -90,15 +90,15 @@ def test_twenty_children_exit_and_every_exit_is_told(server: ForkServer, tmp_pat
         assert child.forked.ended(TIMEOUT_S)
         assert server.wait_exit(child.forked.pid, TIMEOUT_S).returncode == n
         child.close()
-    assert server.poll_exits() == []
     assert sorted((tmp_path / "child.log").read_text().split()[2::3], key=int) == [str(n) for n in range(20)]
 
 
-def test_exits_that_nobody_waits_for_can_be_polled(server: ForkServer, tmp_path: Path) -> None:
+def test_exits_of_others_stay_until_they_are_asked_for(server: ForkServer, tmp_path: Path) -> None:
     child = Child(server, tmp_path, "leave", epoch=3, code=5)
+    assert child.forked.ended(TIMEOUT_S)
     other = Child(server, tmp_path, "leave", epoch=3, code=6)
-    server.wait_exit(other.forked.pid, TIMEOUT_S)
-    (exited,) = server.poll_exits()
+    assert server.wait_exit(other.forked.pid, TIMEOUT_S).returncode == 6
+    exited = server.wait_exit(child.forked.pid, TIMEOUT_S)
     assert (exited.pid, exited.epoch, exited.returncode) == (child.forked.pid, 3, 5)
     child.close()
     other.close()

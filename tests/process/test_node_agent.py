@@ -18,6 +18,8 @@ from leto.core.config import JobConfig, Timeouts, Workload
 from leto.core.events import Event
 from leto.core.geometry import Protection
 from leto.runtime.coordinator import cold_start
+from leto.runtime.fork_server import Exited
+from leto.runtime.generation import Death
 from leto.runtime.messages import Report
 from leto.runtime.node_agent import NodeAgent
 from leto.runtime.process import wait_pidfd
@@ -159,16 +161,51 @@ class Heard:
 
 
 class ScriptedGeneration:
-    """Every rank reports what it is told to, and nobody ends."""
+    """Every rank reports what it is told to; those in ``codes`` end, rank 1 is the first whose end is seen."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, codes: dict[int, int] | None = None, log_path: Path = Path()) -> None:
         self.epoch = 1
         self.pids = {0: 10, 1: 11}
-        self._reports = [Report(epoch=1, name=name, fields={"rank": rank}) for name in names for rank in (0, 1)]
+        self._codes = codes or {}
+        self._log_path = log_path
+        self._events: list[Report | Death] = [
+            Report(epoch=1, name=name, fields={"rank": rank}) for name in names for rank in (0, 1)
+        ]
+        self._events += [Death(rank=1)] if self._codes else []
 
-    def events(self, timeout_s: float) -> Iterator[Report]:
-        reports, self._reports = self._reports, []
-        yield from reports
+    def events(self, timeout_s: float) -> Iterator[Report | Death]:
+        events, self._events = self._events, []
+        yield from events
+
+    def ended(self, rank: int, timeout_s: float) -> bool:
+        return rank in self._codes
+
+    def log_path(self, rank: int) -> Path:
+        return self._log_path
+
+    def wait_exit(self, pid: int, timeout_s: float) -> Exited:
+        """The fork server's."""
+        (rank,) = (r for r, p in self.pids.items() if p == pid)
+        return Exited(epoch=1, pid=pid, returncode=self._codes[rank])
+
+
+@pytest.mark.parametrize(
+    ("codes", "rank", "cause"),
+    [
+        ({1: -9}, 1, "was killed by SIGKILL"),
+        ({0: -9, 1: 1}, 0, "was killed by SIGKILL"),  # seen later, because a killed one takes longer to go
+        ({0: 1, 1: 1}, 1, "ended with exit code 1: RuntimeError: reset by peer"),
+        ({1: 3}, 1, "ended with exit code 3: RuntimeError: reset by peer"),
+    ],
+)
+def test_the_failure_is_the_trainer_that_was_killed_not_the_one_that_raised_for_it(
+    tmp_path: Path, codes: dict[int, int], rank: int, cause: str
+) -> None:
+    (tmp_path / "log").write_text("RuntimeError: reset by peer\n")
+    generation: Any = ScriptedGeneration(codes=codes, log_path=tmp_path / "log")
+    failure = NodeAgent(config(tmp_path), Heard())._watch(generation, generation, cold_start(2))
+    assert failure is not None
+    assert (failure.rank, failure.cause) == (rank, cause)
 
 
 def test_trainers_that_finish_and_do_not_end_are_a_hang_with_a_name(tmp_path: Path) -> None:
