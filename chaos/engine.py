@@ -180,7 +180,7 @@ class Engine:
         for injection in missed:
             self._say_missed(watch, injection, f"rank {rank} completed iteration {iteration} without parking")
         if missed and watch.name == RUN:
-            return Ending("missed", f"{missed[0].label} did not fire: {missed[0].describe()}")
+            return Ending(checkers.MISSED, f"{missed[0].label} did not fire: {missed[0].describe()}")
         return None
 
     def _say_missed(self, watch: _Watch, injection: Injection, reason: str) -> None:
@@ -217,7 +217,7 @@ class Engine:
         waiting = " and ".join(f"rank {place.rank}" for place in parked)
         reason = f"rank {late.rank} did not come to {late.site} within {self._limits.hold_s:g} s, {waiting} stood parked"
         self._say_missed(watch, injection, reason)
-        return Ending("missed", f"{injection.label} did not fire: {reason}")
+        return Ending(checkers.MISSED, f"{injection.label} did not fire: {reason}")
 
     def _fire_parked(self, watch: _Watch, injection: Injection) -> Ending | None:
         """Damage and disarm while the ranks stand still, make FIRED durable, and only then kill."""
@@ -236,7 +236,7 @@ class Engine:
             watch.job.kill(injection)
         except FaultNotInjected as error:
             self._say_missed(watch, injection, str(error))
-            return Ending("missed", f"{injection.label} was parked but not carried out: {error}")
+            return Ending(checkers.MISSED, f"{injection.label} was parked but not carried out: {error}")
         self._killed(watch, injection)
         return None
 
@@ -255,7 +255,7 @@ class Engine:
             watch.job.kill(injection)
         except FaultNotInjected as error:
             self._say_missed(watch, injection, str(error))
-            return Ending("missed", f"{injection.label} came too late: {error}")
+            return Ending(checkers.MISSED, f"{injection.label} came too late: {error}")
         self._killed(watch, injection)
         return None
 
@@ -266,7 +266,8 @@ class Engine:
 
     def _overdue(self, watch: _Watch) -> Ending | None:
         now, limits, deadline_s = self._clock(), self._limits, self._scenario.expect.deadline_s
-        if watch.recovering_since_s is not None and now - watch.recovering_since_s > deadline_s:
+        held = bool(watch.parked_since_s)  # by the bench itself: no deadline of the system runs meanwhile
+        if watch.recovering_since_s is not None and not held and now - watch.recovering_since_s > deadline_s:
             return Ending("hang", f"no recovery within {deadline_s:g} s of {watch.last_fault}")
         if now - watch.last_event_s > limits.idle_s:
             return Ending("hang", f"nothing happened for {limits.idle_s:g} s")
