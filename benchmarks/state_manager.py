@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.results import save
+from leto.memory.state_manager import ManagerSpec
 from leto.runtime.state_managers import start_state_manager
 
 ROUNDS = 15
@@ -22,9 +23,7 @@ def measure() -> tuple[float, float]:
         started_s = time.perf_counter()
         manager = start_state_manager(
             Path(folder) / "r0",
-            rank=0,
-            device_bytes=1 << 33,
-            host_bytes=1 << 30,
+            ManagerSpec(rank=0, device_bytes=1 << 33, host_bytes=1 << 30, page_bytes=1 << 16),
             log_path=Path(folder) / "log",
             timeout_s=10.0,
         )

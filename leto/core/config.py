@@ -52,7 +52,8 @@ class Timeouts:
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """One job. ``plugins`` are import paths ``module:function``, called in each trainer with its TrainerContext.
+    """One job. ``plugins`` are import paths ``module:function``, called in each trainer with its TrainerContext;
+    ``manager_plugins`` likewise in each state manager with its ManagerContext.
 
     ``updater`` is the import path of the class that runs the update phase. ``output_dir`` receives the trainers' logs and what
     plugins write.
@@ -64,8 +65,10 @@ class JobConfig:
     output_dir: str
     device_bytes: int = 8 << 30  # capacity of a rank's device arena
     host_bytes: int = 2 << 30  # capacity of a rank's host arena
+    shadows: bool = True  # keep a warm generation ready to take over
     updater: str = DEFAULT_UPDATER
     plugins: tuple[str, ...] = ()
+    manager_plugins: tuple[str, ...] = ()
     plugin_options: Mapping[str, Any] = field(default_factory=dict)
     timeouts: Timeouts = field(default_factory=Timeouts)
 

@@ -1,18 +1,20 @@
-"""What plugins see of a trainer: how observers, armed faults and ledgers attach without the product knowing them."""
+"""What plugins see of a trainer or a state manager: how observers, faults and ledgers attach, unknown to the product."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Protocol
 
 from leto.core.events import Event
 from leto.core.failpoints import Failpoints, NoFailpoints
 from leto.core.geometry import CodedGeometry, GradientGeometry
+from leto.core.layout import Domain
 from leto.core.records import IterationResult, LiveState
+
+if TYPE_CHECKING:  # state managers import this module and never look at contents
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class TrainerContext:
     """Handed to every plugin before the trainer attaches to retained memory. Plugins append and replace; nothing else does.
 
     ``audit`` in ``on_audit`` compares parity when it is called; ``report`` sends an event to the agent.
+    ``on_attached`` runs once all retained memory is mapped, with the address of every allocation in this process.
     ``on_iteration`` runs when the results of an iteration are recorded, before HEADER(t+1) is durable, and again for the same
     t when a recovery records it again. ``on_audit`` runs after every recovery and at the end of the job.
     """
@@ -71,8 +74,22 @@ class TrainerContext:
     coded: CodedGeometry | None = None  # known before the first failpoint inside an update
     gradients: GradientGeometry | None = None
     failpoints: Failpoints = field(default_factory=NoFailpoints)
+    on_attached: list[Callable[[Mapping[str, int]], None]] = field(default_factory=list)
     on_iteration: list[Callable[[IterationView], None]] = field(default_factory=list)
     on_audit: list[Callable[[int, Callable[[], ParityAudit]], None]] = field(default_factory=list)
 
 
 Plugin = Callable[[TrainerContext], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManagerContext:
+    """Handed to every plugin of a rank's state manager before it serves.
+
+    ``mappings`` are the state manager's own, address and byte count: lost pages are found by asking the kernel about them, so
+    a fault that is to be found must be in them. Nobody may load from them.
+    """
+
+    rank: int
+    options: Mapping[str, Any]
+    mappings: Mapping[Domain, tuple[int, int]]

@@ -40,6 +40,15 @@ class Arena(Protocol):
         """Contents of the range are given up and read as zeros; the handle stays (host: a punched hole)."""
         ...
 
+    def has_lost(self, offset: int, byte_count: int) -> bool:
+        """Whether a page of the range is lost, without touching it (a GPU: the state of the page's mapping; host:
+        MADV_POPULATE_READ)."""
+        ...
+
+    def renew(self, offset: int, byte_count: int) -> None:
+        """Fresh zero pages in place of lost ones: cuMemUnmap, cuMemCreate, cuMemMap (host: hole and MADV_DONTNEED)."""
+        ...
+
     def close(self) -> None:
         """cuMemRelease of everything."""
         ...

@@ -6,6 +6,7 @@ Imported by state managers, which never look at contents, so numpy is imported o
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import mmap
 import os
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from leto.core.errors import RetainedStateError
 from leto.core.geometry import OS_PAGE_BYTES
-from leto.device.linux import madvise, map_over, punch_hole
+from leto.device.linux import madvise, map_over, map_unwritable, populate_read, punch_hole, unmap
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +26,11 @@ _F_SEAL_SEAL = 1
 _F_SEAL_SHRINK = 2
 _F_SEAL_GROW = 4
 _MAP_NORESERVE = 0x4000
+_EHWPOISON = 133
+
+LOST_ERRNOS = frozenset({_EHWPOISON, errno.EFAULT, errno.ENOMEM, errno.EINVAL})
+"""What populating says of a lost page: poisoned, beyond a file's end, unmapped, inaccessible."""
+_MAX_INTERRUPTIONS = 1000
 
 
 class HostArena:
@@ -32,7 +38,7 @@ class HostArena:
 
     The file has its full size from the start, so that a mapping made early also reaches what is created later; memory is
     used only where somebody writes. It is sealed against resizing: whoever shrank it would turn the pages of all others into
-    SIGBUS.
+    SIGBUS. The owner's one mapping is never dereferenced; ``has_lost`` asks the kernel about it (paper 5.3, U51).
     """
 
     def __init__(self, name: str, capacity_bytes: int) -> None:
@@ -42,6 +48,8 @@ class HostArena:
         self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, capacity_bytes)
         fcntl.fcntl(self._fd, _F_ADD_SEALS, _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW)
+        self._address = map_unwritable(capacity_bytes, self._fd)
+        madvise(self._address, capacity_bytes, mmap.MADV_DONTFORK)
 
     @property
     def capacity_bytes(self) -> int:
@@ -50,6 +58,11 @@ class HostArena:
     @property
     def used_bytes(self) -> int:
         return self._used_bytes
+
+    @property
+    def address(self) -> int:
+        """Of the owner's mapping of the whole arena: for who asks the kernel about pages, not for loads."""
+        return self._address
 
     def create(self, byte_count: int) -> int:
         """cuMemCreate: the offset of ``byte_count`` zeroed bytes. Raises RetainedStateError when they do not fit."""
@@ -75,9 +88,25 @@ class HostArena:
                 error.errno, f"{self.name}: cannot discard {byte_count} bytes at {offset}: {error.strerror}"
             ) from None
 
+    def has_lost(self, offset: int, byte_count: int) -> bool:
+        """Whether a page of the range is lost, without touching it. Raises OSError when the kernel says something else."""
+        for _ in range(_MAX_INTERRUPTIONS):
+            number = populate_read(self._address + offset, byte_count)
+            if number not in (errno.EINTR, errno.EAGAIN):
+                break
+        if number and number not in LOST_ERRNOS:
+            raise OSError(number, f"{self.name}: cannot localise {byte_count} bytes at {offset}: {os.strerror(number)}")
+        return number != 0
+
+    def renew(self, offset: int, byte_count: int) -> None:
+        """Fresh zero pages in place of lost ones (U19): whoever maps the range from now on reads zeros and can write."""
+        self.discard(offset, byte_count)
+        madvise(self._address + offset, byte_count, mmap.MADV_DONTNEED)
+
     def close(self) -> None:
-        """cuMemRelease: the memory lives on while somebody maps it."""
+        """cuMemRelease: the memory lives on while somebody else maps it."""
         if self._fd >= 0:
+            unmap(self._address, self._capacity_bytes)
             os.close(self._fd)
             self._fd = -1
 

@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from leto.core.errors import FencedError, RetainedStateError, WireError
+from leto.core.geometry import Page
 from leto.core.layout import Allocation, Domain
 from leto.device.host import HostMapping
 from leto.memory.control import ControlPage
 from leto.memory.messages import (
     POOL_CODEC,
+    Acknowledged,
     Advance,
     Advanced,
     Allocate,
@@ -23,14 +25,21 @@ from leto.memory.messages import (
     DomainUsage,
     Hello,
     List,
+    ListLost,
+    Localise,
+    Localised,
+    Lost,
     Place,
+    Rebuilt,
     Refused,
     Role,
     Table,
     Usage,
     Used,
     Welcome,
+    allocation_name,
     batched,
+    page_name,
 )
 from leto.memory.regions import Regions
 from leto.memory.wire import Channel, Message, close_all
@@ -54,14 +63,16 @@ class _Connection:
         self.arenas: dict[Domain, int] = {}
         self._channel = Channel.connect(str(socket_path), POOL_CODEC, timeout_s)
         try:
-            self.layout_hash = self._hello(role)
+            welcome = self._hello(role)
             self._control = HostMapping(self.arenas[Domain.CONTROL])
         except BaseException:
             self._close_descriptors()
             raise
         self.control = ControlPage(self._control)
+        self.layout_hash = welcome.layout_hash
+        self.lost_count = welcome.lost
 
-    def _hello(self, role: Role) -> str | None:
+    def _hello(self, role: Role) -> Welcome:
         answer, fds = self._channel.request(Hello(epoch=self.epoch, rank=self.rank, role=role), self.timeout_s)
         try:
             welcome = _expect(Welcome, answer)
@@ -71,7 +82,7 @@ class _Connection:
             close_all(fds)
             raise
         self.arenas = dict(zip(welcome.domains, fds, strict=True))
-        return welcome.layout_hash
+        return welcome
 
     def request(self, message: Message, answer_type: type[_Answer]) -> _Answer:
         answer, fds = self._channel.request(message, self.timeout_s)
@@ -90,6 +101,15 @@ class _Connection:
             if not table.places:
                 return
             first, total = first + len(table.places), table.total
+
+    def lost(self) -> tuple[Page, ...]:
+        """Pages that are marked as lost, in order of marking."""
+        pages: list[Page] = []
+        while True:
+            answer = self.request(ListLost(epoch=self.epoch, first=len(pages)), Lost)
+            pages += answer.pages
+            if len(pages) >= answer.total or not answer.pages:
+                return tuple(pages)
 
     def map(self, regions: Regions, places: Iterable[Place]) -> None:
         """Retained pages over the regions of these allocations, which must be reserved."""
@@ -120,6 +140,7 @@ class Pool:
         """``timeout_s`` bounds this call and every later request. Raises FencedError unless ``epoch`` is the current one."""
         self._connection = _Connection(socket_path, rank=rank, epoch=epoch, role=Role.TRAINER, timeout_s=timeout_s)
         self.control = self._connection.control
+        self._lost = self._connection.lost() if self._connection.lost_count else ()
 
     @property
     def rank(self) -> int:
@@ -142,7 +163,7 @@ class Pool:
         that is not retained (unless ``create``), or a full arena.
         """
         request = Allocate if create else Attach
-        for batch in batched(allocations):
+        for batch in batched(allocations, allocation_name):
             table = self._connection.request(request(epoch=self.epoch, layout_hash=layout_hash, allocations=batch), Table)
             regions.reserve(batch)
             self._connection.map(regions, table.places)
@@ -150,6 +171,21 @@ class Pool:
     def attach_all(self, regions: Regions, layout_hash: str) -> None:
         """Map retained pages over everything that is reserved: the takeover. Raises like ``obtain``."""
         self.obtain(regions, regions.allocations, layout_hash, create=False)
+
+    @property
+    def lost(self) -> tuple[Page, ...]:
+        """Pages marked as lost when this pool connected, before anything could be attached; ``rebuilt`` removes them.
+
+        They read as zeros and must not be used before they are rebuilt.
+        """
+        return self._lost
+
+    def rebuilt(self, pages: Iterable[Page]) -> None:
+        """Acknowledge that these pages hold again what they held: their marks are cleared for good (U19, U36)."""
+        done = tuple(pages)
+        for batch in batched(done, page_name):
+            self._connection.request(Rebuilt(epoch=self.epoch, pages=batch), Acknowledged)
+        self._lost = tuple(page for page in self._lost if page not in set(done))
 
     def usage(self) -> dict[Domain, DomainUsage]:
         return self._connection.usage()
@@ -190,6 +226,15 @@ class PoolObserver:
         """A flat, writable view of the whole allocation. While a view lives, the observer cannot be closed."""
         return self.regions.bytes(name)
 
+    @property
+    def arenas(self) -> Mapping[Domain, int]:
+        """Descriptors of the arenas, which this observer keeps owning."""
+        return self._connection.arenas
+
+    def lost(self) -> tuple[Page, ...]:
+        """Pages that are marked as lost now."""
+        return self._connection.lost()
+
     def usage(self) -> dict[Domain, DomainUsage]:
         return self._connection.usage()
 
@@ -220,6 +265,14 @@ class PoolAgent:
         """Begin ``epoch``: connections of every other epoch are refused from now on, old marker pages are given back."""
         self._connection.request(Advance(epoch=epoch), Advanced)
         self._connection.epoch = epoch
+
+    def localise(self) -> Localised:
+        """Find the rank's lost pages, mark and replace them; marks of earlier failures stay (U36). After the fence."""
+        return self._connection.request(Localise(epoch=self.epoch), Localised)
+
+    def lost(self) -> tuple[Page, ...]:
+        """Pages that are marked as lost now, in order of marking."""
+        return self._connection.lost()
 
     def usage(self) -> dict[Domain, DomainUsage]:
         return self._connection.usage()

@@ -4,6 +4,9 @@ Hello -> Welcome                   once, first; Welcome carries the arenas' desc
 Allocate, Attach -> Table          trainers; long lists go in batches, each answered by the places of its own names
 List -> Table                      everyone; from position ``first`` on, as many places as fit a datagram
 Usage -> Used                      everyone
+Localise -> Localised              agents; finds, marks and replaces lost pages
+ListLost -> Lost                   everyone; marks of lost pages from position ``first`` on, as many as fit a datagram
+Rebuilt -> Acknowledged            trainers; clears the marks of pages that hold again what they held
 Advance -> Advanced                agents; ends every older epoch
 anything -> Refused                ``error`` names the class of leto.core.errors to raise
 """
@@ -11,11 +14,12 @@ anything -> Refused                ``error`` names the class of leto.core.errors
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from leto.core.geometry import Page
 from leto.core.layout import Allocation, Domain, PageClass
 from leto.memory.wire import MAX_MESSAGE_BYTES, Codec
 
@@ -52,11 +56,15 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True)
 class Welcome:
-    """``domains`` names the attached descriptors in order; ``layout_hash`` is None while nothing is retained."""
+    """``domains`` names the attached descriptors in order; ``layout_hash`` is None while nothing is retained.
+
+    ``lost`` counts the marks of lost pages: nobody can attach without being told of them.
+    """
 
     epoch: int
     layout_hash: str | None
     domains: tuple[Domain, ...]
+    lost: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +119,50 @@ class Used:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Localise:
+    epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Localised:
+    """``found`` pages were not marked before; ``lost`` are marked now. ``seconds`` is what finding and replacing took."""
+
+    epoch: int
+    found: int
+    lost: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListLost:
+    epoch: int
+    first: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """``total`` counts all marks, not only these."""
+
+    epoch: int
+    pages: tuple[Page, ...]
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    epoch: int
+    pages: tuple[Page, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acknowledged:
+    """``lost`` marks remain."""
+
+    epoch: int
+    lost: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Advance:
     """``epoch`` is the new one; connections of every other epoch are fenced from here on."""
 
@@ -131,23 +183,48 @@ class Refused:
     text: str
 
 
-POOL_CODEC = Codec((Hello, Welcome, Allocate, Attach, List, Table, Usage, Used, Advance, Advanced, Refused))
+POOL_CODEC = Codec(
+    (
+        Hello,
+        Welcome,
+        Allocate,
+        Attach,
+        List,
+        Table,
+        Usage,
+        Used,
+        Localise,
+        Localised,
+        ListLost,
+        Lost,
+        Rebuilt,
+        Acknowledged,
+        Advance,
+        Advanced,
+        Refused,
+    )
+)
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
+_Item = TypeVar("_Item")
 
 
-_Item = TypeVar("_Item", bound=_Named)
+def allocation_name(item: Allocation | Place) -> str:
+    return item.name
 
 
-def batched(items: Iterable[_Item], batch_bytes: int = _BATCH_BYTES) -> Iterator[tuple[_Item, ...]]:
-    """Cut allocations or places so that each batch, and the table that answers it, fits one datagram."""
+def page_name(page: Page) -> str:
+    return page.allocation
+
+
+def batched(
+    items: Iterable[_Item], name_of: Callable[[_Item], str], batch_bytes: int = _BATCH_BYTES
+) -> Iterator[tuple[_Item, ...]]:
+    """Cut allocations, places or pages so that each batch, and the table that answers it, fits one datagram."""
     batch: list[_Item] = []
     used_bytes = 0
     for item in items:
-        cost_bytes = len(json.dumps(item.name)) + _PLACE_BYTES
+        cost_bytes = len(json.dumps(name_of(item))) + _PLACE_BYTES
         if batch and used_bytes + cost_bytes > batch_bytes:
             yield tuple(batch)
             batch, used_bytes = [], 0
@@ -155,3 +232,8 @@ def batched(items: Iterable[_Item], batch_bytes: int = _BATCH_BYTES) -> Iterator
         used_bytes += cost_bytes
     if batch:
         yield tuple(batch)
+
+
+def first_batch(items: Iterable[_Item], name_of: Callable[[_Item], str]) -> tuple[_Item, ...]:
+    """As many items as fit one datagram."""
+    return next(batched(items, name_of), ())

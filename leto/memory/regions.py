@@ -32,6 +32,10 @@ class Regions:
         self._regions: dict[str, Region] = {}
 
     @property
+    def page_bytes(self) -> int:
+        return self._page_bytes
+
+    @property
     def names(self) -> tuple[str, ...]:
         """In the order in which they were reserved."""
         return tuple(self._allocations)

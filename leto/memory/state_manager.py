@@ -1,9 +1,11 @@
 """The state manager: a light process, one a rank, that owns retained memory and outlives every trainer (paper 4.2).
 
-    python -m leto.memory.state_manager --socket PATH --rank 0 --device-bytes N --host-bytes N --parent-pid P --ready-fd F
+    python -m leto.memory.state_manager --socket PATH --rank 0 --device-bytes N --host-bytes N --page-bytes N
+                                        --parent-pid P --ready-fd F [--plugin MODULE:FUNCTION ...] [--plugin-options JSON]
 
-It creates three memfd arenas, remembers which name lies where, and hands descriptors to trainers. It maps neither device nor
-host memory and never reads contents, so nothing that happens to a page can reach it. It imports no torch and no numpy.
+It creates three memfd arenas, remembers which name lies where, and hands descriptors to trainers. It never reads contents: it
+finds lost pages by asking the kernel about its own mapping, so nothing that happens to a page can reach it. It imports no
+torch and no numpy. Plugins are called once, with a ManagerContext, before it serves.
 
 One thread and one selector: a connection is served datagram by datagram; a peer that misbehaves, or does not read its
 answers, loses its connection and disturbs nobody else.
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
+import json
 import os
 import selectors
 import signal
@@ -21,35 +23,40 @@ import socket
 import stat
 import struct
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from leto.core.errors import FencedError, JobError, LetoError, RetainedStateError, WireError
-from leto.core.geometry import OS_PAGE_BYTES
-from leto.core.layout import CONTROL_BYTES, MAX_EPOCHS, Allocation, Domain, marker_page_offset
-from leto.device.host import HostArena
+from leto.core.hooks import ManagerContext
+from leto.core.layout import Domain
+from leto.core.plugins import load
 from leto.device.linux import die_with_parent
 from leto.memory.messages import (
-    MAX_NAME_LENGTH,
     POOL_CODEC,
+    Acknowledged,
     Advance,
     Advanced,
     Allocate,
     Attach,
-    DomainUsage,
     Hello,
     List,
+    ListLost,
+    Localise,
+    Localised,
+    Lost,
     Place,
+    Rebuilt,
     Refused,
     Role,
     Table,
     Usage,
     Used,
     Welcome,
-    batched,
 )
+from leto.memory.retained_state import RetainedState
 from leto.memory.wire import Channel, Message, PeerClosed, close_all
 
 MAX_CONNECTIONS = 64
@@ -57,121 +64,40 @@ READY = b"ready\n"
 _PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
 
 
-def command(socket_path: Path, *, rank: int, device_bytes: int, host_bytes: int, parent_pid: int, ready_fd: int) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class ManagerSpec:
+    """What a state manager is started with. ``page_bytes`` is the code page size of the job."""
+
+    rank: int
+    device_bytes: int
+    host_bytes: int
+    page_bytes: int
+    plugins: tuple[str, ...] = ()
+    plugin_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def command(socket_path: Path, spec: ManagerSpec, *, parent_pid: int, ready_fd: int) -> list[str]:
     """The argv of a state manager; it writes READY to ``ready_fd`` once it serves."""
-    values = {
-        "--socket": socket_path,
-        "--rank": rank,
-        "--device-bytes": device_bytes,
-        "--host-bytes": host_bytes,
-        "--parent-pid": parent_pid,
-        "--ready-fd": ready_fd,
-    }
-    return [sys.executable, "-m", "leto.memory.state_manager", *(str(part) for pair in values.items() for part in pair)]
+    values: list[tuple[str, object]] = [
+        ("--socket", socket_path),
+        ("--rank", spec.rank),
+        ("--device-bytes", spec.device_bytes),
+        ("--host-bytes", spec.host_bytes),
+        ("--page-bytes", spec.page_bytes),
+        ("--parent-pid", parent_pid),
+        ("--ready-fd", ready_fd),
+    ]
+    if spec.plugins:
+        values += [("--plugin", path) for path in spec.plugins]
+        values += [("--plugin-options", json.dumps(dict(spec.plugin_options)))]
+    return [sys.executable, "-m", "leto.memory.state_manager", *(str(part) for pair in values for part in pair)]
 
 
 _MAY_SAY = {
-    Role.TRAINER: (Allocate, Attach, List, Usage),
-    Role.AGENT: (Advance, List, Usage),
-    Role.OBSERVER: (List, Usage),
+    Role.TRAINER: (Allocate, Attach, List, Usage, ListLost, Rebuilt),
+    Role.AGENT: (Advance, List, Usage, ListLost, Localise),
+    Role.OBSERVER: (List, Usage, ListLost),
 }
-
-
-class RetainedState:
-    """What one rank retains: arenas, names, the current epoch. No sockets."""
-
-    def __init__(self, rank: int, device_bytes: int, host_bytes: int) -> None:
-        capacities = {Domain.DEVICE: device_bytes, Domain.HOST: host_bytes, Domain.CONTROL: CONTROL_BYTES}
-        self.rank = rank
-        self.epoch = 0
-        self.layout_hash: str | None = None
-        self.arenas = {domain: HostArena(f"leto-{domain.value}-r{rank}", size) for domain, size in capacities.items()}
-        self.arenas[Domain.CONTROL].create(CONTROL_BYTES)
-        self._places: dict[str, Place] = {}
-        self._kept_from_epoch = 0
-
-    def allocate(self, layout_hash: str, allocations: Sequence[Allocation]) -> tuple[Place, ...]:
-        """Make what is missing, all of it or nothing; a known name keeps its place."""
-        self._check_layout(layout_hash)
-        missing = [a for a in allocations if not self._is_known(a)]
-        self._check_room(missing)
-        for a in missing:
-            offset = self.arenas[a.domain].create(a.byte_count)
-            self._places[a.name] = Place(
-                name=a.name, page_class=a.page_class, domain=a.domain, offset=offset, byte_count=a.byte_count
-            )
-        self.layout_hash = layout_hash
-        return tuple(self._places[a.name] for a in allocations)
-
-    def attach(self, layout_hash: str, allocations: Sequence[Allocation]) -> tuple[Place, ...]:
-        self._check_layout(layout_hash)
-        for a in allocations:
-            if not self._is_known(a):
-                raise RetainedStateError(f"rank {self.rank}: {a.name!r} is not retained")
-        return tuple(self._places[a.name] for a in allocations)
-
-    @property
-    def place_count(self) -> int:
-        return len(self._places)
-
-    def places_from(self, first: int) -> tuple[Place, ...]:
-        """As many places from position ``first`` on, in order of allocation, as fit one datagram."""
-        return next(batched(itertools.islice(self._places.values(), max(first, 0), None)), ())
-
-    def usage(self) -> tuple[DomainUsage, ...]:
-        return tuple(
-            DomainUsage(domain=domain, used_bytes=arena.used_bytes, capacity_bytes=arena.capacity_bytes)
-            for domain, arena in self.arenas.items()
-        )
-
-    def advance(self, epoch: int) -> None:
-        """Begin a newer epoch. The pages of its predecessor stay for the coordinator to read, older ones are given back."""
-        if not self.epoch < epoch < MAX_EPOCHS:
-            raise FencedError(f"rank {self.rank}: epoch {epoch} cannot follow epoch {self.epoch}")
-        self.epoch = epoch
-        if epoch - 1 > self._kept_from_epoch:
-            first, stop = marker_page_offset(self._kept_from_epoch, 0), marker_page_offset(epoch - 1, 0)
-            self.arenas[Domain.CONTROL].discard(first, stop - first)
-            self._kept_from_epoch = epoch - 1
-
-    def close(self) -> None:
-        for arena in self.arenas.values():
-            arena.close()
-
-    def _check_layout(self, layout_hash: str) -> None:
-        if self.layout_hash not in (None, layout_hash):
-            raise RetainedStateError(f"rank {self.rank}: layout {layout_hash!r} asked, layout {self.layout_hash!r} is retained")
-
-    def _is_known(self, a: Allocation) -> bool:
-        """Raises RetainedStateError when the name is known as something else."""
-        place = self._places.get(a.name)
-        if place is None:
-            return False
-        if (place.byte_count, place.page_class) != (a.byte_count, a.page_class):
-            raise RetainedStateError(
-                f"rank {self.rank}: {a.name!r} is retained as {place.byte_count} bytes of {place.page_class.value},"
-                f" asked for as {a.byte_count} bytes of {a.page_class.value}"
-            )
-        return True
-
-    def _check_room(self, missing: Sequence[Allocation]) -> None:
-        if len({a.name for a in missing}) != len(missing):
-            raise RetainedStateError(f"rank {self.rank}: a name is asked for twice")
-        for a in missing:
-            if not 0 < len(a.name) <= MAX_NAME_LENGTH:
-                raise RetainedStateError(
-                    f"rank {self.rank}: a name of {len(a.name)} characters is not between 1 and {MAX_NAME_LENGTH}"
-                )
-            if a.byte_count <= 0 or a.byte_count % OS_PAGE_BYTES:
-                raise RetainedStateError(f"rank {self.rank}: {a.name!r}: {a.byte_count} bytes are not whole pages")
-        for domain, arena in self.arenas.items():
-            asked = sum(a.byte_count for a in missing if a.domain is domain)
-            free = arena.capacity_bytes - arena.used_bytes
-            if asked > free:
-                raise RetainedStateError(
-                    f"rank {self.rank}: {asked} more bytes of {domain.value} memory asked,"
-                    f" {free} of {arena.capacity_bytes} are free"
-                )
 
 
 @dataclass(kw_only=True, eq=False)
@@ -262,7 +188,9 @@ class Server:
         self._check_epoch(hello.epoch)
         peer.role, peer.epoch = hello.role, hello.epoch
         domains = (Domain.CONTROL,) if hello.role is Role.AGENT else tuple(Domain)
-        welcome = Welcome(epoch=self._state.epoch, layout_hash=self._state.layout_hash, domains=domains)
+        welcome = Welcome(
+            epoch=self._state.epoch, layout_hash=self._state.layout_hash, domains=domains, lost=self._state.lost_count
+        )
         peer.channel.send(welcome, [self._state.arenas[domain].export() for domain in domains])
 
     def _check_epoch(self, epoch: int) -> None:
@@ -280,18 +208,32 @@ class Server:
             peer.epoch = message.epoch
             return Advanced(epoch=message.epoch)
         self._check_epoch(message.epoch)
-        if isinstance(message, Usage):
-            return Used(epoch=message.epoch, domains=self._state.usage())
-        return Table(epoch=message.epoch, places=self._places(message), total=self._state.place_count)
+        return self._carry_out(message)
 
-    def _places(self, message: Allocate | Attach | List) -> tuple[Place, ...]:
+    def _carry_out(self, message: Allocate | Attach | List | Usage | Localise | ListLost | Rebuilt) -> Message:
+        state, epoch = self._state, message.epoch
         match message:
             case Allocate():
-                return self._state.allocate(message.layout_hash, message.allocations)
+                return self._table(epoch, state.allocate(message.layout_hash, message.allocations))
             case Attach():
-                return self._state.attach(message.layout_hash, message.allocations)
+                return self._table(epoch, state.attach(message.layout_hash, message.allocations))
             case List():
-                return self._state.places_from(message.first)
+                return self._table(epoch, state.places_from(message.first))
+            case Usage():
+                return Used(epoch=epoch, domains=state.usage())
+            case Localise():
+                started_s = time.perf_counter()
+                found = state.localise()
+                seconds = time.perf_counter() - started_s
+                return Localised(epoch=epoch, found=found, lost=state.lost_count, seconds=seconds)
+            case ListLost():
+                return Lost(epoch=epoch, pages=state.lost_from(message.first), total=state.lost_count)
+            case Rebuilt():
+                state.rebuilt(message.pages)
+                return Acknowledged(epoch=epoch, lost=state.lost_count)
+
+    def _table(self, epoch: int, places: tuple[Place, ...]) -> Table:
+        return Table(epoch=epoch, places=places, total=self._state.place_count)
 
 
 @contextlib.contextmanager
@@ -327,9 +269,20 @@ def _stop_descriptor() -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="leto.memory.state_manager", allow_abbrev=False)
     parser.add_argument("--socket", type=Path, required=True)
-    for name in ("--rank", "--device-bytes", "--host-bytes", "--parent-pid", "--ready-fd"):
+    for name in ("--rank", "--device-bytes", "--host-bytes", "--page-bytes", "--parent-pid", "--ready-fd"):
         parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--plugin", action="append", default=[])
+    parser.add_argument("--plugin-options", type=json.loads, default={})
     return parser.parse_args(arguments)
+
+
+def _call_plugins(options: argparse.Namespace, state: RetainedState) -> None:
+    mappings = {
+        domain: (state.arenas[domain].address, state.arenas[domain].capacity_bytes) for domain in (Domain.DEVICE, Domain.HOST)
+    }
+    context = ManagerContext(rank=options.rank, options=options.plugin_options, mappings=mappings)
+    for path in options.plugin:
+        load(path)(context)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -338,7 +291,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     die_with_parent(options.parent_pid, signal.SIGTERM)
     try:
         with _listening(options.socket) as listener:
-            state = RetainedState(options.rank, options.device_bytes, options.host_bytes)
+            state = RetainedState(options.rank, options.device_bytes, options.host_bytes, options.page_bytes)
+            _call_plugins(options, state)
             os.write(options.ready_fd, READY)
             os.close(options.ready_fd)
             Server(state, listener).run(stop_fd)

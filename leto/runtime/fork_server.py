@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from leto.core import plugins
 from leto.core.errors import FencedError, JobError, LetoError, WireError
 from leto.memory.wire import Channel, Codec, PeerClosed, close_all
-from leto.runtime import plugins
 from leto.runtime.process import die_with_parent, kill_group
 
 SINGLE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}

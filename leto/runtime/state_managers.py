@@ -7,28 +7,19 @@ import select
 from pathlib import Path
 
 from leto.core.errors import JobError
-from leto.memory.state_manager import READY, command
+from leto.memory.state_manager import READY, ManagerSpec, command
 from leto.runtime.process import Spawned
 
 
-def start_state_manager(
-    socket_path: Path, *, rank: int, device_bytes: int, host_bytes: int, log_path: Path, timeout_s: float
-) -> Spawned:
+def start_state_manager(socket_path: Path, spec: ManagerSpec, *, log_path: Path, timeout_s: float) -> Spawned:
     """Returns once it serves ``socket_path``, whose folder must have mode 0700. It ends by SIGTERM, or with this process.
 
     Raises JobError with the manager's last log line when it does not come up.
     """
-    name = f"state manager of rank {rank}"
+    name = f"state manager of rank {spec.rank}"
     ready, ready_in_child = os.pipe2(os.O_CLOEXEC)
     try:
-        argv = command(
-            socket_path,
-            rank=rank,
-            device_bytes=device_bytes,
-            host_bytes=host_bytes,
-            parent_pid=os.getpid(),
-            ready_fd=ready_in_child,
-        )
+        argv = command(socket_path, spec, parent_pid=os.getpid(), ready_fd=ready_in_child)
         try:
             process = Spawned.start(name, argv, log_path=log_path, pass_fds=[ready_in_child])
         finally:

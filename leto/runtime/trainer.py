@@ -174,6 +174,8 @@ class Trainer:
         self._context.coded, self._context.gradients = geometry, gradients
         self._obtain(updater_allocations(geometry, gradients, RECORD_SLOT_BYTES))
         retained.bind_optimizer(session, self._regions.bytes, initial=self._cold)
+        for listen in self._context.on_attached:
+            listen({name: self._regions.address(name) for name in self._regions.names})
         kernels = host_kernels()
         adam, _ = select_adam(kernels)
         marks = Marks(kernels, self._pool.control, order.epoch)

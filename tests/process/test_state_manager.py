@@ -26,7 +26,7 @@ from leto.core.markers import Phase, Progress, words_of
 from leto.memory.client import Pool, PoolAgent, PoolObserver
 from leto.memory.messages import POOL_CODEC, Advance, Allocate, Hello, List, Refused, Role, Usage, Used, Welcome
 from leto.memory.regions import Regions
-from leto.memory.state_manager import MAX_CONNECTIONS, command
+from leto.memory.state_manager import MAX_CONNECTIONS, ManagerSpec, command
 from leto.memory.wire import MAX_MESSAGE_BYTES, Channel, PeerClosed, close_all
 from leto.runtime.process import Spawned, wait_pidfd
 from leto.runtime.state_managers import start_state_manager
@@ -119,9 +119,7 @@ def observe(agent: PoolAgent, socket_path: Path) -> Iterator[Callable[[], PoolOb
 def start(folder: Path, socket_path: Path, device_bytes: int = DEVICE_BYTES) -> Spawned:
     return start_state_manager(
         socket_path,
-        rank=0,
-        device_bytes=device_bytes,
-        host_bytes=HOST_BYTES,
+        ManagerSpec(rank=0, device_bytes=device_bytes, host_bytes=HOST_BYTES, page_bytes=PAGE_BYTES),
         log_path=folder / "manager.log",
         timeout_s=TIMEOUT_S,
     )
@@ -493,12 +491,13 @@ def test_more_clients_than_allowed_are_turned_away_and_places_are_given_back(
 # The process itself.
 
 
-def test_the_process_is_light_and_maps_no_retained_memory(manager: Spawned, connect: Connect) -> None:
+def test_the_process_is_light_and_cannot_write_what_it_retains(manager: Spawned, connect: Connect) -> None:
     trainer = connect()
     trainer.allocate()
     trainer.bytes("master")[:] = 1
     maps = Path(f"/proc/{manager.pid}/maps").read_text()
-    assert not re.search("numpy|torch|leto-", maps)
+    assert not re.search("numpy|torch", maps)
+    assert {line.split()[1] for line in maps.splitlines() if "memfd:leto-" in line} == {"r--s"}
     status = Path(f"/proc/{manager.pid}/status").read_text()
     resident_kib = int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])
     assert resident_kib <= 40 << 10
@@ -543,7 +542,9 @@ def test_managers_end_with_their_parent_and_the_last_one_removes_the_folder(fold
     sockets.mkdir(mode=0o700)
     program = (
         "import os, signal, sys; from pathlib import Path; from leto.runtime.state_managers import start_state_manager as s;"
-        "start = lambda path: s(path, rank=0, device_bytes=4096, host_bytes=4096, log_path=Path(sys.argv[2]), timeout_s=20.0);"
+        "from leto.memory.state_manager import ManagerSpec;"
+        "spec = ManagerSpec(rank=0, device_bytes=4096, host_bytes=4096, page_bytes=4096);"
+        "start = lambda path: s(path, spec, log_path=Path(sys.argv[2]), timeout_s=20.0);"
         "managers = [start(Path(sys.argv[1]) / name) for name in ('r0', 'r1')];"
         "os.write(1, b'%8d%8d' % tuple(m.pid for m in managers)); signal.pause()"
     )
@@ -561,7 +562,8 @@ def test_managers_end_with_their_parent_and_the_last_one_removes_the_folder(fold
 
 def test_it_does_not_start_for_a_parent_that_is_gone_already(folder: Path, socket_path: Path) -> None:
     somebody_else = 1
-    argv = command(socket_path, rank=0, device_bytes=4096, host_bytes=4096, parent_pid=somebody_else, ready_fd=1)
+    spec = ManagerSpec(rank=0, device_bytes=4096, host_bytes=4096, page_bytes=4096)
+    argv = command(socket_path, spec, parent_pid=somebody_else, ready_fd=1)
     done = subprocess.run(argv, capture_output=True, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, b"", b"")
     assert not socket_path.exists()

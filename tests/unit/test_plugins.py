@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from leto.core import plugins
 from leto.core.errors import ConfigError
-from leto.runtime import plugins
 
 
 def test_it_finds_what_the_path_names() -> None:

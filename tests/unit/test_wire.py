@@ -15,21 +15,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leto.core.errors import JobError, WireError
+from leto.core.geometry import Page
 from leto.core.layout import Allocation, Domain, PageClass
 from leto.memory.messages import (
     POOL_CODEC,
+    Acknowledged,
     Advance,
     Allocate,
     Attach,
     DomainUsage,
     Hello,
     List,
+    ListLost,
+    Localise,
+    Localised,
+    Lost,
     Place,
+    Rebuilt,
     Refused,
     Role,
     Table,
     Used,
     Welcome,
+    allocation_name,
     batched,
 )
 from leto.memory.wire import MAX_DESCRIPTORS, MAX_EPOCH, MAX_MESSAGE_BYTES, Channel, Codec, PeerClosed, close_all
@@ -68,6 +76,7 @@ places = st.builds(
     offset=integers,
     byte_count=integers,
 )
+pages = st.lists(st.builds(Page, names, integers), max_size=5).map(tuple)
 usages = st.builds(DomainUsage, domain=st.sampled_from(Domain), used_bytes=integers, capacity_bytes=integers)
 json_values = st.recursive(
     st.none() | st.booleans() | integers | st.floats() | names,
@@ -77,13 +86,23 @@ json_values = st.recursive(
 pool_messages = st.one_of(
     st.builds(Hello, epoch=epochs, rank=integers, role=st.sampled_from(Role)),
     st.builds(
-        Welcome, epoch=epochs, layout_hash=st.none() | hashes, domains=st.lists(st.sampled_from(Domain), max_size=3).map(tuple)
+        Welcome,
+        epoch=epochs,
+        layout_hash=st.none() | hashes,
+        domains=st.lists(st.sampled_from(Domain), max_size=3).map(tuple),
+        lost=integers,
     ),
     st.builds(Allocate, epoch=epochs, layout_hash=hashes, allocations=st.lists(allocations, max_size=5).map(tuple)),
     st.builds(Attach, epoch=epochs, layout_hash=hashes, allocations=st.lists(allocations, max_size=5).map(tuple)),
     st.builds(List, epoch=epochs, first=integers),
     st.builds(Table, epoch=epochs, places=st.lists(places, max_size=5).map(tuple), total=integers),
     st.builds(Used, epoch=epochs, domains=st.lists(usages, max_size=3).map(tuple)),
+    st.builds(Localise, epoch=epochs),
+    st.builds(Localised, epoch=epochs, found=integers, lost=integers, seconds=st.floats(0, 1e9)),
+    st.builds(ListLost, epoch=epochs, first=integers),
+    st.builds(Lost, epoch=epochs, pages=pages, total=integers),
+    st.builds(Rebuilt, epoch=epochs, pages=pages),
+    st.builds(Acknowledged, epoch=epochs, lost=integers),
     st.builds(Advance, epoch=epochs),
     st.builds(Refused, epoch=epochs, error=names, text=names),
 )
@@ -181,7 +200,7 @@ def test_a_message_that_is_too_long_is_not_sent() -> None:
 @steady
 @given(st.lists(allocations, max_size=30), st.integers(200, 4000))
 def test_batches_keep_order_and_lose_nothing(items: list[Allocation], batch_bytes: int) -> None:
-    batches = list(batched(items, batch_bytes))
+    batches = list(batched(items, allocation_name, batch_bytes))
     assert [item for batch in batches for item in batch] == items
     assert all(batches)
 
@@ -191,7 +210,7 @@ def test_batches_of_any_names_fit_a_datagram_and_so_do_their_answers() -> None:
     items = [
         Allocation(name="\x00" * 170 + str(n), page_class=PageClass.GRADIENT_PARITY, byte_count=biggest) for n in range(500)
     ]
-    batches = list(batched(items))
+    batches = list(batched(items, allocation_name))
     assert len(batches) > 1
     for batch in batches:
         POOL_CODEC.encode(Allocate(epoch=MAX_EPOCH, layout_hash="f" * 16, allocations=batch))

@@ -1,0 +1,75 @@
+"""Losing pages of retained memory in a running job, so that every process that looks finds them lost (U51).
+
+The content is destroyed in the arena and the page is poisoned in every live mapping of the rank: its state manager's, in
+which losses are found, and its trainer's, which dies of touching it. Mappings made later read zeros; the state manager's
+marks say so before anybody attaches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from chaos.faults.hand_over import HandOver
+from chaos.faults.userfaultfd import Userfaultfd, can_poison
+from leto.core.geometry import Page
+from leto.device.linux import punch_hole
+from leto.memory.client import PoolObserver
+
+__all__ = ["can_poison", "poison"]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_SYS_PIDFD_GETFD = 438
+
+
+def poison(observer: PoolObserver, processes: Sequence[HandOver], pages: Sequence[Page]) -> int:
+    """Lose these pages of the observer's rank in the mappings of all ``processes``; returns how many bytes that were.
+
+    The rank's trainer must be parked or dead, or its threads may wait for a page until it is poisoned. Raises OSError, with
+    the process named, when it is gone or does not let its descriptor be taken.
+    """
+    places = observer.table()
+    byte_count = 0
+    with ExitStack() as stack:
+        taken = [(process, _take(process)) for process in processes]
+        for _, uffd in taken:
+            stack.callback(uffd.close)
+        for page in pages:
+            place = places[page.allocation]
+            first = page.page_index * observer.regions.page_bytes
+            count = min(observer.regions.page_bytes, place.byte_count - first)
+            ranges = [(uffd, process.address_of(place) + first) for process, uffd in taken]
+            _lose(observer.arenas[place.domain], place.offset + first, count, ranges)
+            byte_count += count
+    return byte_count
+
+
+def _lose(arena_fd: int, offset: int, byte_count: int, ranges: Sequence[tuple[Userfaultfd, int]]) -> None:
+    def clear() -> None:
+        punch_hole(arena_fd, offset, byte_count)  # takes the pages out of every mapping
+
+    with ExitStack() as registered:
+        for uffd, address in ranges:
+            uffd.register(address, byte_count)
+            registered.callback(uffd.unregister, address, byte_count)
+        clear()
+        for uffd, address in ranges:
+            uffd.poison(address, byte_count, clear)
+
+
+def _take(process: HandOver) -> Userfaultfd:
+    """A descriptor of this process for the other one's userfaultfd."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError as error:
+        raise OSError(error.errno, f"process {process.pid}, whose memory is to be lost: {error.strerror}") from None
+    try:
+        fd = _LIBC.syscall(_SYS_PIDFD_GETFD, pidfd, process.userfaultfd, 0)
+    finally:
+        os.close(pidfd)
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot take the userfaultfd of process {process.pid}: {os.strerror(number)}")
+    return Userfaultfd(fd)
