@@ -11,11 +11,13 @@ from types import FrameType
 from typing import Annotated, cast
 
 import typer
+from pydantic import BaseModel
 
 from chaos.mutants import find_mutant
+from chaos.offline import compare_recorded, rebuild_reports
 from chaos.report.screen import make_screen
 from chaos.runs import Order, run_order
-from chaos.scenario import FAULTS, Action, Scenario, load_scenario
+from chaos.scenario import FAULTS, Action, Hold, Scenario, load_scenario
 from chaos.targets.base import Target
 from chaos.verdict import INTERRUPTED_EXIT_CODE, Verdict
 from leto.core.errors import ConfigError
@@ -38,7 +40,7 @@ def run(
     files: Files,
     overrides: Overrides = None,
     plain: Annotated[bool, typer.Option("--plain", help="Stable lines instead of the live screen.")] = False,
-    runs_dir: Annotated[Path, typer.Option(help="Where artefacts go.")] = Path("runs"),
+    runs_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where artefacts go.")] = Path("runs"),
     mutant: Annotated[str | None, typer.Option(metavar="NAME", help="Plant a bug; the scenario must then fail.")] = None,
 ) -> None:
     """Run scenarios: reference twice, control, run; then the verdict. Exit code: the first that is not 0."""
@@ -77,6 +79,38 @@ def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Pat
 
 
 @app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, like runs/update-phase/latest.")],
+) -> None:
+    """Judge a recorded run again and rebuild its report.html and junit.xml. Exit code: 0 when both are written."""
+    try:
+        rebuilt = rebuild_reports(directory)
+    except ConfigError as error:
+        raise _refused(str(error).splitlines()) from None
+    verdict, reason = rebuilt.judged.conclusion.verdict, rebuilt.judged.conclusion.reason
+    typer.echo(f"verdict: {verdict.word} ({verdict.value}): {reason}")
+    if rebuilt.recorded != verdict.word:
+        typer.echo(f"recorded verdict: {rebuilt.recorded or 'none, the run did not end'}")
+    typer.echo(f"report: {directory / 'report.html'}")
+
+
+@app.command()
+def compare(
+    expected: Annotated[Path, typer.Argument(metavar="A", help="A run, or a directory of ledgers: what is right.")],
+    actual: Annotated[Path, typer.Argument(metavar="B", help="Another one: what is judged.")],
+) -> None:
+    """Compare two recorded runs bit for bit, or any two directories of ledgers. Exit code: 0 equal, 1 divergent, 2 usage."""
+    try:
+        comparison = compare_recorded(expected, actual)
+    except ConfigError as error:
+        raise _refused([str(error)]) from None
+    if comparison.first is not None:
+        typer.echo(f"divergent: first at {comparison.first.describe()}")
+    typer.echo(comparison.describe())
+    raise typer.Exit(0 if comparison.equal else Verdict.FAIL.value)
+
+
+@app.command()
 def validate(files: Files, overrides: Overrides = None) -> None:
     """Check scenario files; print every mistake with its line."""
     mistakes: list[str] = []
@@ -92,20 +126,25 @@ def validate(files: Files, overrides: Overrides = None) -> None:
 
 @app.command("list-faults")
 def list_faults() -> None:
-    """What can be injected, with the keys of each fault."""
+    """What can be injected, with the keys of each fault, and what a fault can wait for."""
     for name, field in zip(FAULTS, Action.model_fields.values(), strict=True):
         (model,) = (a for a in getattr(field.annotation, "__args__", ()) if a is not type(None))
-        keys = [f"{f.alias or key}{'' if f.is_required() else '?'}" for key, f in model.model_fields.items()]
-        typer.echo(f"{name:14} {{{', '.join(keys)}}}  {' '.join((model.__doc__ or '').split())}")
+        typer.echo(_described(name, model))
+    typer.echo(_described("hold", Hold))
+
+
+def _described(name: str, model: type[BaseModel]) -> str:
+    keys = [f"{f.alias or key}{'' if f.is_required() else '?'}" for key, f in model.model_fields.items()]
+    return f"{name:14} {{{', '.join(keys)}}}  {' '.join((model.__doc__ or '').split())}"
 
 
 @app.command("list-points")
 def list_points() -> None:
-    """Where a fault can hit: points between operations, and kernels."""
+    """Where a fault can hit, in the order of one iteration t: points between operations, and inside kernels."""
     for point in Point:
-        typer.echo(f"point   {point.value}")
+        typer.echo(f"point   {point.value:20} {point.meaning}")
     for kernel in Kernel:
-        typer.echo(f"{'copy' if kernel in COPIES else 'kernel':7} {kernel.value}")
+        typer.echo(f"{'copy' if kernel in COPIES else 'kernel':7} {kernel.value:20} {kernel.meaning}")
 
 
 @app.command()

@@ -251,16 +251,17 @@ class Engine:
         about = _about(injection)
         try:
             watch.job.disarm(injection)
-            self._journal.durable(watch.name, BENCH, "fired", **about, seen=seen, where=f"seen in {describe_time(seen)}")
+            where = f"seen in {describe_time(seen)}"
+            self._journal.durable(watch.name, BENCH, "fired", **about, seen=seen, where=where)
             watch.job.kill(injection)
         except FaultNotInjected as error:
             self._say_missed(watch, injection, str(error))
             return Ending(checkers.MISSED, f"{injection.label} came too late: {error}")
-        self._killed(watch, injection)
+        self._killed(watch, injection, where=where)
         return None
 
-    def _killed(self, watch: _Watch, injection: Injection) -> None:
-        self._say(watch.name, "killed", **_about(injection))
+    def _killed(self, watch: _Watch, injection: Injection, **seen: str) -> None:
+        self._say(watch.name, "killed", **_about(injection), **seen)
         watch.pending.remove(injection)
         watch.recovering_since_s, watch.last_fault = self._clock(), injection.label
 

@@ -232,7 +232,10 @@ def _in_hold_time(data: Any, fault: Any, hold: Any, path: Path) -> Iterator[Mist
         yield (*path, "iteration"), "names an iteration, the fault does not; write 'iteration' in 'when', or leave it out here"
     elif _is_count(held) and abs(held - own) > 1:
         yield (*path, "iteration"), f"{held} is more than one from {own}; ranks are never further apart"
-    yield from _at_an_edge(_dig(hold, "at"), held or own, _dig(data, "workload", "iterations"), path)
+    last = _dig(data, "workload", "iterations")
+    if _is_count(held) and _is_count(last) and held > last:
+        yield (*path, "iteration"), f"{held} is beyond the workload; it has iterations 1 to {last}"
+    yield from _at_an_edge(_dig(hold, "at"), held or own, last, path)
 
 
 def _holds(fault: Any, where: Path) -> list[tuple[Path, Any]]:

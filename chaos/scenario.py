@@ -36,6 +36,12 @@ def _rank(value: object) -> object:
     return value
 
 
+def _one_or_more(value: object) -> object:
+    if not isinstance(value, dict | list | tuple):
+        raise ValueError(f"{value!r} is not a hold; write {{rank: N, at: POINT}}, or a list of holds")
+    return (value,) if isinstance(value, dict) else value
+
+
 def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise ValueError(f"{value!r} is not a name; use lower case letters, digits and single hyphens")
@@ -248,7 +254,7 @@ class Fault(_Model):
     where: Where
     hold: Annotated[
         tuple[Hold, ...],
-        BeforeValidator(lambda v: (v,) if isinstance(v, dict) else v, json_schema_input_type=Hold | tuple[Hold, ...]),
+        BeforeValidator(_one_or_more, json_schema_input_type=Hold | tuple[Hold, ...]),
         Field(strict=False),
     ] = ()
     do: Annotated[tuple[Do, ...], Field(min_length=1, max_length=1, strict=False)]

@@ -25,7 +25,8 @@ def line_for(entry: Entry) -> str | None:
     if entry.name == "started":
         return f"{entry.job}: started, {f['iterations']} iterations"
     if entry.name == "killed":
-        return f"{entry.job}: fault {f['label']}: fired at {f['what']}"
+        seen = f"; {f['where']}" if "where" in f else ""
+        return f"{entry.job}: fault {f['label']}: fired at {f['what']}{seen}"
     if entry.name == "missed":
         return f"{entry.job}: fault not fired: {f['reason']}"
     if entry.name == "recovered":

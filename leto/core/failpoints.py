@@ -9,41 +9,54 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, Self
 
 
-class Point(Enum):
+class _Place(Enum):
+    """A member is its name in scenario files; ``meaning`` says where that is."""
+
+    _value_: str
+    meaning: str
+
+    def __new__(cls, value: str, meaning: str = "") -> Self:
+        member = object.__new__(cls)
+        member._value_ = value
+        member.meaning = meaning
+        return member
+
+
+class Point(_Place):
     """Points between operations, in the order of one iteration (U49). Reached by the trainer's own thread."""
 
-    BEFORE_FIRST_HEADER = "before-first-header"
-    HEADER = "header"  # HEADER(t) is durable, compute has not begun
-    FORWARD = "forward"  # before the first micro-batch
-    BACKWARD = "backward"  # gradients accumulated and reduced, nothing recorded
-    OWNED = "owned"  # buffers taken back, gradient parity not encoded
-    GRADIENT_PARITY = "gradient-parity"  # encoded, POST not written
-    POST = "post"  # POST(t) is durable
-    BEFORE_BARRIER = "before-barrier"  # GRADS_PROTECTED(t) is durable
-    AFTER_BARRIER = "after-barrier"  # BEGIN(t) is not durable
-    BEGIN = "begin"  # BEGIN(t) is durable, nothing fetched
-    COMPLETE = "complete"  # COMPLETE(t) is durable, derived parameters are stale
-    CAST = "cast"  # own shard cast to bf16, not gathered
-    GATHER = "gather"  # gathered
-    LEDGER = "ledger"  # results of t recorded, HEADER(t+1) not durable
-    NEXT_HEADER = "next-header"  # HEADER(t+1) written to its slot, its mark not published
-    ENDED = "ended"  # after the last iteration T: HEADER(T+1) is durable, the final barrier not passed
+    BEFORE_FIRST_HEADER = "before-first-header", "once a job: HEADER(1) is written, its mark not published"
+    HEADER = "header", "HEADER(t) is durable, compute has not begun"
+    FORWARD = "forward", "before the first micro-batch"
+    BACKWARD = "backward", "gradients are accumulated and reduced, nothing is recorded"
+    OWNED = "owned", "buffers are taken back, gradient parity is not encoded"
+    GRADIENT_PARITY = "gradient-parity", "gradient parity is encoded, POST(t) not written"
+    POST = "post", "POST(t) is durable"
+    BEFORE_BARRIER = "before-barrier", "GRADS_PROTECTED(t) is durable"
+    AFTER_BARRIER = "after-barrier", "the barrier is passed, BEGIN(t) not durable"
+    BEGIN = "begin", "BEGIN(t) is durable, nothing fetched"
+    COMPLETE = "complete", "COMPLETE(t) is durable, derived parameters are stale"
+    CAST = "cast", "the rank's own shard is cast, not gathered"
+    GATHER = "gather", "derived parameters are gathered"
+    LEDGER = "ledger", "results of t are recorded, HEADER(t+1) not durable"
+    NEXT_HEADER = "next-header", "HEADER(t+1) is written to its slot, its mark not published"
+    ENDED = "ended", "once a job: after the last iteration T, HEADER(T+1) is durable, the final barrier not passed"
 
 
-class Kernel(Enum):
+class Kernel(_Place):
     """Points inside an operation, reached at a fraction of its output. Named as in scenario files."""
 
-    ADAM = "adam"  # operation 9
-    RS_UPDATE = "rs-update"  # operation 10
-    RS_ENCODE = "rs-encode"  # gradient parity
-    PARITY_FETCH = "parity-fetch"  # copy of operation 6
-    UNDO_SAVE = "undo-save"  # copy of operation 8
-    UNDO_RESTORE = "undo-restore"  # recovery: copy back
-    PARITY_WRITEBACK = "parity-writeback"  # copy of operation 12
-    TIER2 = "tier2"  # xor of operation 12
+    ADAM = "adam", "operation 9: the chunk's masters and moments, in place"
+    RS_UPDATE = "rs-update", "operation 10: the chunk's difference into the other parity slot"
+    RS_ENCODE = "rs-encode", "gradient parity, before POST(t)"
+    PARITY_FETCH = "parity-fetch", "copy of operation 6: tier 1 to the parity slot"
+    UNDO_SAVE = "undo-save", "copy of operation 8: the chunk to the undo buffer"
+    UNDO_RESTORE = "undo-restore", "in a recovery: the undo buffer back to the chunk that was in flight"
+    PARITY_WRITEBACK = "parity-writeback", "copy of operation 12: the parity slot to tier 1"
+    TIER2 = "tier2", "xor of operation 12: tier 2 from the parity slot"
 
 
 COPIES = (Kernel.PARITY_FETCH, Kernel.UNDO_SAVE, Kernel.UNDO_RESTORE, Kernel.PARITY_WRITEBACK)

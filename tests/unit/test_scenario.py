@@ -4,7 +4,7 @@ import pytest
 
 from chaos.cli import app
 from chaos.scenario import Scenario, ScenarioError, load_scenario, parse_scenario
-from leto.core.failpoints import Kernel
+from leto.core.failpoints import Kernel, Point
 
 ROOT = Path(__file__).parents[2]
 BAD = ROOT / "tests" / "bad_scenarios"
@@ -58,6 +58,33 @@ MISTAKES = [
     ("unknown-system", 5, "system", "(did you mean leto?)"),
     ("unknown-top-level-key", 4, "seeds", "(did you mean seed?)"),
     ("unknown-value", 15, "expect.rule", "(did you mean finish?)"),
+    ("ended-every", 10, "faults[0].when.at", "write 'iteration: 100' beside it"),
+    ("first-header-later", 10, "faults[0].when.at", "write 'iteration: 1' beside it"),
+    ("hold-beside-random", 12, "faults[0].hold", "leave 'hold' out"),
+    ("hold-beside-seeded-rank", 11, "faults[0].where.rank", "write a number"),
+    ("hold-beyond-end", 12, "faults[0].hold[0].iteration", "it has iterations 1 to 100"),
+    ("hold-ended-early", 12, "faults[0].hold[0].at", "write 'iteration: 100' beside it"),
+    ("hold-far-iteration", 12, "faults[0].hold[0].iteration", "42 is more than one from 40"),
+    ("hold-iteration-with-every", 12, "faults[0].hold[0].iteration", "write 'iteration' in 'when', or leave it out here"),
+    ("hold-kernel-without-progress", 12, "faults[0].hold[0]", "add the fraction of its output"),
+    ("hold-no-such-rank", 12, "faults[0].hold[0].rank", "the workload has ranks 0 to 1"),
+    ("hold-not-a-mapping", 12, "faults[0].hold", "write {rank: N, at: POINT}, or a list of holds"),
+    ("hold-own-rank", 12, "faults[0].hold[0].rank", "a rank parks at one place"),
+    ("hold-point-with-chunk", 12, "faults[0].hold[0]", "leave 'chunk' out"),
+    ("hold-twice", 12, "faults[0].hold[1].rank", "a rank parks at one place"),
+    ("hold-two-places", 12, "faults[0].hold[0]", "needs exactly one of 'at' and 'kernel'"),
+    ("hold-unknown-key", 12, "faults[0].hold[0].att", "(did you mean at?)"),
+    ("hold-unknown-point", 12, "faults[0].hold[0].at", "(did you mean begin?)"),
+    ("hold-without-place", 12, "faults[0].hold[0]", "needs exactly one of 'at' and 'kernel'"),
+    ("kill-rank-not-parked", 13, "faults[0].do[0].kill.rank", "hold it, or kill one of 0"),
+    ("random-too-many", 10, "faults[0].when.random", "the workload has 99"),
+    ("random-with-kernel", 13, "faults[0].do[0].abort-kernel", "use kill"),
+    ("random-with-phase", 10, "faults[0].when.phase", "leave 'phase' out"),
+    ("random-with-point", 10, "faults[0].when.at", "leave 'at' out"),
+    ("rule-and-rules", 15, "expect.rules", "keep one of them"),
+    ("rules-do-not-add-up", 15, "expect.rules", "name 2 recoveries, 'recoveries' says 3"),
+    ("rules-zero", 15, "expect.rules.cold", "greater than or equal to 1"),
+    ("unknown-rule", 15, "expect.rules.finnish", "(did you mean finish?)"),
 ]
 
 
@@ -108,6 +135,28 @@ def test_values_arrive() -> None:
     assert actions[0].abort_kernel is not None
     assert actions[0].abort_kernel.kernel is Kernel.ADAM
     assert actions[0] == actions[3]
+
+
+def with_fault(text: str) -> Scenario:
+    whole = (ROOT / "scenarios" / "between-ranks.yaml").read_text()
+    head, _, tail = whole.partition("faults:\n")
+    expect = next(line for line in tail.splitlines() if line.startswith("expect:"))
+    return parse_scenario(f"{head}faults:\n{text}\n{expect}\n", "f")
+
+
+def test_one_hold_may_stand_without_a_list() -> None:
+    fault = "  - {{id: a, when: {{iteration: 3, at: begin}}, where: {{rank: 0}}, hold: {}, do: [kill: {{rank: 1}}]}}"
+    one, listed = (with_fault(fault.format(hold)) for hold in ("{rank: 1, at: cast}", "[{rank: 1, at: cast}]"))
+    assert one == listed
+    assert (one.faults[0].hold[0].rank, one.faults[0].hold[0].at) == (1, Point.CAST)
+    assert parse_scenario(one.resolved_yaml(), "resolved") == one
+
+
+def test_what_recoveries_are_expected_of() -> None:
+    assert update_phase().expect.counted_rules == {"finish": 10}
+    mixed = load_scenario(ROOT / "scenarios" / "first-and-last.yaml")
+    assert mixed.expect.counted_rules == {"cold": 1, "finish": 2, "ended": 1}
+    assert load_scenario(ROOT / "scenarios" / "random-kills.yaml").expect.counted_rules is None
 
 
 def test_overrides_replace_values() -> None:

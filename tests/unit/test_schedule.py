@@ -1,10 +1,12 @@
+import json
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chaos.scenario import Scenario, parse_scenario
-from chaos.schedule import draw, plan_injections
+from chaos.schedule import Injection, describe_time, draw, logical_time, plan_injections
 from leto.core.failpoints import Kernel, Point
 
 TEXT = (Path(__file__).parents[2] / "scenarios" / "update-phase.yaml").read_text()
@@ -75,3 +77,61 @@ def test_json_leaves_out_what_is_unset() -> None:
     first = plan_injections(scenario())[0].to_json()
     assert first["kernel"] == "adam"
     assert not {"point", "group", "chunk", "fill_seed"} & set(first)
+
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda p: p.stem)
+def test_injections_survive_json(path: Path) -> None:
+    for injection in plan_injections(scenario(path.read_text())):
+        assert Injection.from_json(json.loads(json.dumps(injection.to_json()))) == injection
+
+
+def shipped(name: str, *overrides: str) -> tuple[Injection, ...]:
+    return plan_injections(scenario((Path(__file__).parents[2] / "scenarios" / f"{name}.yaml").read_text(), *overrides))
+
+
+def test_held_ranks_have_tokens_of_their_own_and_the_faults_iteration() -> None:
+    plan = shipped("between-ranks")
+    tokens = [place.token for injection in plan for place in injection.places]
+    assert sorted(tokens) == list(range(1, len(tokens) + 1))
+    assert {len(i.places) for i in plan} == {2}
+    assert [(i.iteration, i.holds[0].iteration) for i in plan if i.fault_id == "one-has-its-header"] == [(7, 8)]
+    assert all(i.holds[0].iteration == i.iteration for i in plan if i.fault_id != "one-has-its-header")
+    assert [i.killed_rank for i in plan if i.fault_id == "both-have-completed"] == [1]
+    assert [i.describe() for i in plan[:1]] == ["iteration 2 rank 0: kill at begin, rank 1 held at after-barrier"]
+
+
+def test_random_kills_have_distinct_iterations_before_the_last_and_park_nowhere() -> None:
+    for seed in range(50):
+        plan = shipped("random-kills", f"seed={seed}")
+        iterations = [i.iteration for i in plan]
+        assert len(plan) == 12
+        assert iterations == sorted(set(iterations))
+        assert set(iterations) <= set(range(1, 25))
+        assert all(i.places == () and i.moment is not None and i.moment >> 24 == i.iteration for i in plan)
+
+
+def test_random_kills_come_everywhere() -> None:
+    plans = [shipped("random-kills", f"seed={seed}") for seed in range(50)]
+    assert {i.iteration for plan in plans for i in plan} == set(range(1, 25))
+    shares = [(i.moment & 0xFFFFFF) / 2**24 for plan in plans for i in plan if i.moment is not None]
+    assert {int(10 * share) for share in shares} == set(range(10))
+
+
+def test_more_random_kills_keep_the_times_of_fewer() -> None:
+    few, many = (shipped("random-kills", f"faults.0.when.random={n}", f"expect.recoveries={n}") for n in (5, 12))
+    assert {i.iteration for i in few} < {i.iteration for i in many}
+
+
+@given(st.integers(0, 2**24 - 1), st.floats(0, 1), st.integers(0, 2**24 - 1), st.floats(0, 1))
+def test_logical_time_is_ordered_by_iteration_then_share(t: int, share: float, u: int, other: float) -> None:
+    if (t, share) <= (u, other):
+        assert logical_time(t, share) <= logical_time(u, other)
+    assert logical_time(t, share) < logical_time(t + 1, 0.0)
+    assert 0 <= logical_time(t, share) < 2**48
+
+
+def test_a_time_is_described() -> None:
+    assert describe_time(logical_time(7, 0.25)) == "iteration 7 after 0.250 of its failpoints"
