@@ -231,6 +231,8 @@ def parity_equal(history: Sequence[Entry], world_size: int, iterations: int) -> 
         if a["tier1_wrong"] or a["tier2_wrong"]:
             wrong = f"tier 1 of groups {a['tier1_wrong']}, tier 2 of groups {a['tier2_wrong']}"
             return _false(name, f"stale parity on rank {a['rank']} after iteration {a['iteration']}: {wrong}")
+        if not a["groups"]:
+            return _unknown(name, f"rank {a['rank']} audited no group after iteration {a['iteration']}")
     seen = {(a["rank"], a["epoch"]) for a in audits}
     for recovery in recoveries_in(history):
         for rank in range(world_size):

@@ -111,7 +111,8 @@ def compare_records(expected: Record | None, actual: Record | None, iteration: i
             actual="a record" if actual else "no record",
         )
         return
-    found = [*_replaced(expected, " in the expected run"), *_replaced(actual, ""), *_differences(expected, actual)]
+    found = [*_unrecorded(expected), *_replaced(expected, " in the expected run"), *_replaced(actual, "")]
+    found += _differences(expected, actual)
     for kind, name, wanted, got in sorted(found):
         yield Divergence(iteration=iteration, rank=rank, kind=kind, name=name, expected=wanted, actual=got)
 
@@ -128,6 +129,14 @@ def _replaced(record: Record, whose: str) -> Iterator[_Found]:
     for before in record.replaced:
         _, name, last, first = min(_differences(record, before), default=(Kind.NAMES, "record", "", ""))
         yield Kind.REPLACED, f"{name} before it was replaced{whose}", last, first
+
+
+def _unrecorded(record: Record) -> Iterator[_Found]:
+    """Families without a single tensor: what nobody recorded would be equal in any two runs."""
+    families = {name.partition("/")[0] for name in record.state}
+    for family in ("param", *CODED_ARRAYS):
+        if family not in families:
+            yield Kind.NAMES, f"{family}/*", "present", "not recorded at all"
 
 
 def _differences(expected: Record, actual: Record) -> Iterator[_Found]:

@@ -126,7 +126,7 @@ class LetoJob:
     @staticmethod
     def spawn(config_path: Path, spec: RunSpec, armed: ArmedFile) -> LetoJob:
         read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
-        argv = [sys.executable, "-m", "leto.cli", "train", str(config_path)]
+        argv = [sys.executable, "-P", "-m", "leto.cli", "train", str(config_path)]
         argv += ["--events-fd", str(write_fd), "--parent-pid", str(os.getpid())]
         try:
             process = Spawned.start("leto", argv, log_path=spec.output_dir / "agent.log", pass_fds=[write_fd])
@@ -228,6 +228,8 @@ class LetoJob:
         if rank not in self._trainers:
             raise FaultNotInjected(f"{injection.label}: rank {rank} has no trainer")
         pid, pidfd = self._trainers[rank]
+        if wait_pidfd(pidfd, 0.0):  # a zombie takes the signal without a word: something else ended it
+            raise FaultNotInjected(f"{injection.label}: rank {rank} (pid {pid}) has ended already")
         try:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:

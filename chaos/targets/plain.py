@@ -99,7 +99,7 @@ def _spawn(config_path: Path, rank: int, log: Path, inherited: tuple[int, ...]) 
     try:
         with log.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "chaos.targets.plain_worker", str(config_path), str(rank)],
+                [sys.executable, "-P", "-m", "chaos.targets.plain_worker", str(config_path), str(rank)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

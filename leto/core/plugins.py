@@ -9,7 +9,8 @@ from leto.core.errors import ConfigError
 
 
 def load(path: str) -> Any:
-    """The object that ``module:name`` names. Raises ConfigError when there is none."""
+    """The object that ``module:name`` names, among what is installed and in PYTHONPATH; never in the working directory.
+    Raises ConfigError when there is none."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise ConfigError(f"{path!r} is not an import path of the form module:name")

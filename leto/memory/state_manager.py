@@ -90,7 +90,7 @@ def command(socket_path: Path, spec: ManagerSpec, *, parent_pid: int, ready_fd: 
     if spec.plugins:
         values += [("--plugin", path) for path in spec.plugins]
         values += [("--plugin-options", json.dumps(dict(spec.plugin_options)))]
-    return [sys.executable, "-m", "leto.memory.state_manager", *(str(part) for pair in values for part in pair)]
+    return [sys.executable, "-P", "-m", "leto.memory.state_manager", *(str(part) for pair in values for part in pair)]
 
 
 _MAY_SAY = {

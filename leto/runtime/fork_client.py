@@ -75,7 +75,7 @@ class ForkServer:
         fd = child_end.fileno()
         argv = [
             sys.executable,
-            "-u",
+            "-uP",
             "-m",
             "leto.runtime.fork_server",
             "--channel-fd",

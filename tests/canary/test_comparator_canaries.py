@@ -19,11 +19,12 @@ from verify.ledger import Ledger, Record
 
 Run = dict[int, Ledger]
 ITERATIONS = 3
+NAMES = ("master/w", "exp_avg/w", "exp_avg_sq/w", "param/w")
 
 
 def record(t: int) -> Record:
     result = IterationResult(iteration=t, loss=(1.0 / t).hex(), grad_norm=(2.0).hex(), skipped=False, samples=(t,))
-    return Record(result=result, state={"master/w": f"m{t}", "param/w": f"p{t}"}, live={"generators/torch": f"g{t}"})
+    return Record(result=result, state={name: f"{name}@{t}" for name in NAMES}, live={"generators/torch": f"g{t}"})
 
 
 def run() -> Run:
@@ -31,7 +32,7 @@ def run() -> Run:
         rank: Ledger(
             rank=rank,
             world_size=2,
-            names=("master/w", "param/w"),
+            names=NAMES,
             records={t: record(t) for t in range(1, ITERATIONS + 1)},
         )
         for rank in range(2)
@@ -78,7 +79,7 @@ PROBES: dict[str, tuple[Run, Run]] = {
     "the second rank only": (run(), with_state(1, 2, "master/w")),
     "data one batch off": (run(), with_samples(1, 2, 3)),
     "a generator": (run(), changed(0, 2, lambda r: dataclasses.replace(r, live={"generators/torch": "other"}))),
-    "a tensor that is absent": (run(), changed(0, 2, lambda r: dataclasses.replace(r, state={"master/w": "m2"}))),
+    "a tensor that is absent": (run(), changed(0, 2, lambda r: dataclasses.replace(r, state={"master/w": "master/w@2"}))),
 }
 
 

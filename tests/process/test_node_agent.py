@@ -43,10 +43,11 @@ def config(output_dir: Path, **timeouts: float) -> JobConfig:
 
 
 def train(job: JobConfig, directory: Path) -> subprocess.Popen[str]:
+    """In ``directory``, as its console script would: without the working directory among the import paths."""
     path = directory / "job.json"
     path.write_text(job.to_json())
-    argv = [sys.executable, "-m", "leto.cli", "train", str(path)]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    argv = [sys.executable, "-P", "-m", "leto.cli", "train", str(path)]
+    return subprocess.Popen(argv, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 class Job:
@@ -95,7 +96,10 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """A job of two ranks that has completed iteration KILL_AT."""
+    """A job of two ranks that has completed iteration KILL_AT, in a folder whose modules are not to be imported."""
+    for package in ("leto", "verify"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('imported from the working directory')")
     with train(config(tmp_path), tmp_path) as process:
         job = Job(process)
         try:

@@ -174,3 +174,10 @@ def test_recoveries_are_counted_by_rule(
 
 def test_nothing_planned_is_nothing_missed() -> None:
     assert checkers.faults_fired([]).judgement is Judgement.TRUE
+
+
+def test_an_audit_of_nothing_shows_nothing() -> None:
+    name, fields = audit(0, 1, 5)
+    result = checkers.parity_equal(history((name, fields | {"groups": 0}), DONE), 1, 5)
+    assert (result.judgement, result.reason) == (Judgement.UNKNOWN, "rank 0 audited no group after iteration 5")
+    assert checkers.parity_equal(history((name, fields), DONE), 1, 5).judgement is Judgement.TRUE

@@ -11,7 +11,7 @@ from verify.bits import bits_of, ulp_distance
 from verify.compare import Kind, compare_runs
 from verify.ledger import Ledger, Record
 
-NAMES = ("param/w", "master/w", "exp_avg/w", "step/w")
+NAMES = ("param/w", "master/w", "exp_avg/w", "exp_avg_sq/w", "step/w")
 
 
 def record(t: int, loss: str = "0x1.0000000000000p+0", norm: str = "0x1p+1", **changed: str) -> Record:
@@ -37,6 +37,23 @@ def test_equal_runs_are_equal() -> None:
     comparison = compare_runs(run(), run(), 3)
     assert comparison.equal
     assert comparison.describe() == "loss exact at 3 of 3, state exact at 3 of 3"
+
+
+@pytest.mark.parametrize("family", ["param", "master", "exp_avg", "exp_avg_sq"])
+def test_runs_that_both_record_nothing_of_a_kind_are_not_equal(family: str) -> None:
+    blind = {
+        rank: dataclasses.replace(
+            ledger,
+            records={
+                t: dataclasses.replace(r, state={n: d for n, d in r.state.items() if not n.startswith(f"{family}/")})
+                for t, r in ledger.records.items()
+            },
+        )
+        for rank, ledger in run().items()
+    }
+    first = compare_runs(blind, blind, 3).first
+    assert first is not None
+    assert (first.kind, first.name, first.actual) == (Kind.NAMES, f"{family}/*", "not recorded at all")
 
 
 def test_the_first_divergence_is_the_earliest_iteration_then_the_lowest_rank() -> None:
