@@ -124,13 +124,14 @@ def _value(hint: Any, value: Any, source: str, key: str) -> Any:
         return value
     if hint is float and type(value) in (int, float) and math.isfinite(value):  # exact: a bool is an int to isinstance
         return float(value)
-    if hint in (int, str) and type(value) is hint:
+    if hint in (int, str, bool) and type(value) is hint:
         return value
     raise ConfigError(f"{source}: {key}: {json.dumps(value):.80} is not {_IN_WORDS[hint]}")
 
 
 _IN_WORDS = {
     int: "a whole number",
+    bool: "true or false",
     float: "a finite number",
     str: "a text",
     tuple[str, ...]: "a list of texts",

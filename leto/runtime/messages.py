@@ -11,9 +11,10 @@ from leto.memory.wire import Codec
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One-way, trainer to agent: something that happened on ``rank`` in ``epoch``.
+    """Trainer to agent: something that happened in ``epoch``; the fields always name the rank.
 
-    Names: ready, resumed, training, iteration, audit, finished, fatal; the fields are those of the event of the same name.
+    Names: prepared, ready, resumed, training, iteration, audit, finished, fatal; the fields are those of the event of the
+    same name.
     """
 
     epoch: int
@@ -21,4 +22,11 @@ class Report:
     fields: Mapping[str, Any]
 
 
-TRAINER_CODEC = Codec((Report,))
+@dataclass(frozen=True, kw_only=True)
+class Promote:
+    """Agent to shadow: take over in ``epoch``, whose decision is durable."""
+
+    epoch: int
+
+
+TRAINER_CODEC = Codec((Report, Promote))
