@@ -209,12 +209,14 @@ def _fault_before(history: Sequence[Entry], iteration: int) -> str:
 def control_diverged(history: Sequence[Entry]) -> CheckResult:
     """The same faults without the resumable updater must be seen to do harm, or the scenario shows nothing.
 
-    A control that diverges in an iteration before the first fault is broken by itself and shows nothing either.
+    A control that diverges before the first fault is broken by itself and shows nothing either. A fault in t may already show
+    in t - 1, which the recovery records again.
     """
     name = "control"
     diverged = next((e for e in history if e.name == "diverged"), None)
     if diverged is not None:
-        if not _fault_before(history, diverged.fields["iteration"]):
+        before = [e for e in history if e.number < diverged.number]
+        if not _fault_before(before, diverged.fields["iteration"] + 1):
             return _false(name, f"the control diverged before any fault fired: {diverged.fields['what']}")
         return _true(name, f"without the updater it diverges: {diverged.fields['what']}")
     status, reason = outcome_in(history)

@@ -61,12 +61,13 @@ def test_a_run_that_lost_a_service_on_the_way_did_not_complete() -> None:
     assert checkers.completed(history(DONE)).judgement is Judgement.TRUE
 
 
-@pytest.mark.parametrize(("iteration", "judgement"), [(2, Judgement.FALSE), (3, Judgement.TRUE), (4, Judgement.TRUE)])
+@pytest.mark.parametrize(("iteration", "judgement"), [(1, Judgement.FALSE), (2, Judgement.TRUE), (3, Judgement.TRUE)])
 def test_a_control_that_diverges_before_its_first_fault_shows_nothing(iteration: int, judgement: Judgement) -> None:
     planned = ("planned", {"token": 1, "iteration": 3, "fault_id": "kill", "occurrence": 1})
     diverged = ("diverged", {"what": "loss", "iteration": iteration})
     assert checkers.control_diverged(history(planned, ("fired", {"token": 1}), diverged)).judgement is judgement
     assert checkers.control_diverged(history(planned, diverged)).judgement is Judgement.FALSE
+    assert checkers.control_diverged(history(planned, diverged, ("fired", {"token": 1}))).judgement is Judgement.FALSE
 
 
 def test_doing_something_else_than_was_decided_is_false() -> None:
