@@ -79,6 +79,8 @@ PROBES: dict[str, tuple[Run, Run]] = {
     "the second rank only": (run(), with_state(1, 2, "master/w")),
     "data one batch off": (run(), with_samples(1, 2, 3)),
     "a generator": (run(), changed(0, 2, lambda r: dataclasses.replace(r, live={"generators/torch": "other"}))),
+    "a wrong record that a right one replaced": (run(), changed(0, 2, lambda r: dataclasses.replace(r, replaced=(record(3),)))),
+    "a record replaced in the reference": (changed(1, 3, lambda r: dataclasses.replace(r, replaced=(record(2),))), run()),
     "a tensor that is absent": (run(), changed(0, 2, lambda r: dataclasses.replace(r, state={"master/w": "master/w@2"}))),
 }
 
@@ -123,6 +125,7 @@ PLANTED: dict[str, Original] = {
     "compares the loss only": dropping(lambda d: d.kind not in (Kind.LOSS, Kind.MISSING)),
     "ignores derived parameters": dropping(lambda d: d.kind is Kind.DERIVED),
     "ignores samples": dropping(lambda d: d.kind is Kind.SAMPLES),
+    "looks at the last recording only": dropping(lambda d: d.kind is Kind.REPLACED),
     "ignores live state": dropping(lambda d: d.kind is Kind.LIVE),
     "compares common names only": dropping(lambda d: d.kind is Kind.NAMES),
     "looks at rank 0 only": dropping(lambda d: d.rank != 0),

@@ -184,3 +184,22 @@ def test_ulp_distance_is_a_distance(a: float, b: float) -> None:
     forth = ulp_distance(a, b)
     assert forth == ulp_distance(b, a)
     assert (forth == 0) == (bits_of(a) == bits_of(b))
+
+
+def test_a_record_that_was_replaced_is_a_divergence_though_the_last_one_is_right() -> None:
+    first_said = dataclasses.replace(record(2), state={**record(2).state, "step/w": "wrong"})
+    replaced = dataclasses.replace(record(2), replaced=(first_said,))
+    comparison = compare_runs(run(), run({(1, 2): replaced}), 3)
+    assert comparison.first is not None
+    assert (comparison.first.kind, comparison.first.iteration, comparison.first.rank) == (Kind.REPLACED, 2, 1)
+    assert comparison.first.describe().startswith("iteration 2, rank 1, step/w before it was replaced: wrong, expected ")
+    assert comparison.state_exact == 2
+    of_reference = compare_runs(run({(1, 2): replaced}), run(), 3).first
+    assert of_reference is not None
+    assert of_reference.name == "step/w before it was replaced in the expected run"
+
+
+def test_a_rank_of_the_world_that_left_nothing_in_either_run_is_missing() -> None:
+    first = compare_runs({0: run()[0]}, {0: run()[0]}, 3).first
+    assert first is not None
+    assert (first.kind, first.rank) == (Kind.MISSING, 1)

@@ -5,7 +5,16 @@ import numpy as np
 import pytest
 
 from leto.core.records import IterationResult, LiveState, TensorImage
-from verify.ledger import LedgerError, LedgerReader, LedgerWriter, digest, live_digests, read_ledger, read_ledgers
+from verify.ledger import (
+    LedgerError,
+    LedgerReader,
+    LedgerWriter,
+    digest,
+    live_digests,
+    read_ledger,
+    read_ledgers,
+    replaced_path,
+)
 
 
 def result(t: int, loss: float = 1.5) -> IterationResult:
@@ -138,3 +147,43 @@ def test_live_digests_name_every_part() -> None:
     assert changed(live("b", 1, "AA==")) == ["generators/torch"]
     assert changed(live("a", 2, "AA==")) == ["data_cursor"]
     assert changed(live("a", 1, "AQ==")) == ["mutable/router.bias"]
+
+
+def test_a_record_that_is_replaced_by_another_is_kept(tmp_path: Path) -> None:
+    """A wrong recording that a recovery makes good must not disappear (U28)."""
+    path = tmp_path / "rank0.ledger"
+    write(path, range(1, 4))
+    write(path, range(2, 3), loss=9.5)
+    write(path, range(2, 3))
+    records = read_ledger(path).records
+    assert [float.fromhex(r.result.loss) for r in records[2].replaced] == [1.5, 9.5]
+    assert float.fromhex(records[2].result.loss) == 1.5
+    assert (records[1].replaced, records[3].replaced) == ((), ())
+    assert LedgerReader(path).record(2) == records[2]
+
+
+def test_the_same_record_again_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.ledger"
+    write(path, range(1, 4))
+    write(path, range(1, 4))
+    assert not replaced_path(path).exists()
+
+
+def test_a_torn_record_is_replaced_without_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.ledger"
+    write(path, range(1, 2))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) - 700])  # the writer died inside its pwrite
+    write(path, range(1, 2), loss=2.5)
+    assert not replaced_path(path).exists()
+    assert float.fromhex(read_ledger(path).records[1].result.loss) == 2.5
+
+
+def test_evidence_of_a_replaced_record_that_is_torn_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.ledger"
+    write(path, range(1, 3))
+    write(path, range(2, 3), loss=9.5)
+    kept = replaced_path(path)
+    kept.write_bytes(kept.read_bytes()[:-20])
+    with pytest.raises(LedgerError, match="a record was replaced by another one"):
+        read_ledger(path)
