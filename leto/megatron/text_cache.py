@@ -12,18 +12,18 @@ from pathlib import Path
 
 import xxhash
 
-from leto.core.errors import JobError
+from leto.core.errors import ConfigError, JobError
 
 _LOG = logging.getLogger(__name__)
 _MANIFEST = "manifest.json"
 
 
 def cache_directory(environment: Mapping[str, str]) -> Path:
-    """LETO_CACHE_DIR, else $XDG_CACHE_HOME/leto, else ~/.cache/leto. Raises JobError when none of them is an absolute path."""
+    """LETO_CACHE_DIR, else $XDG_CACHE_HOME/leto, else ~/.cache/leto. Raises ConfigError when it is not an absolute path."""
     own, shared = environment.get("LETO_CACHE_DIR"), environment.get("XDG_CACHE_HOME")
     directory = Path(own or Path(shared or Path("~/.cache").expanduser(), "leto"))
     if not directory.is_absolute():
-        raise JobError(f"data: the cache directory {str(directory)!r} is not an absolute path: set LETO_CACHE_DIR to one")
+        raise ConfigError(f"data: the cache directory {str(directory)!r} is not an absolute path: set LETO_CACHE_DIR to one")
     return directory
 
 

@@ -11,7 +11,7 @@ from threading import Barrier, Thread
 
 import pytest
 
-from leto.core.errors import JobError
+from leto.core.errors import ConfigError, JobError
 from leto.megatron.text_cache import cache_directory, obtain
 
 CONTENT = {"text.bin": b"To be, or not to be" * 1000, "text.idx": b"\x01\x02"}
@@ -48,7 +48,7 @@ def test_the_nearest_name_wins(environment: dict[str, str], expected: str) -> No
 
 
 def test_a_relative_directory_is_refused() -> None:
-    with pytest.raises(JobError, match="the cache directory 'here' is not an absolute path: set LETO_CACHE_DIR to one"):
+    with pytest.raises(ConfigError, match="the cache directory 'here' is not an absolute path: set LETO_CACHE_DIR to one"):
         cache_directory({"LETO_CACHE_DIR": "here"})
 
 
