@@ -186,3 +186,19 @@ def test_forbidden_words(what: str) -> None:
         text = path.read_text()
         found += [f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, m.start()) + 1}: {m[0]!r}" for m in pattern.finditer(text)]
     assert found == []
+
+
+def cited_answers() -> Iterator[tuple[str, str]]:
+    for path in [p for p in tracked_texts() if p.suffix in (".py", ".cpp", ".h", ".pyi", ".yaml")]:
+        yield from ((number, str(path.relative_to(ROOT))) for number in re.findall(r"\bU\d+\b", path.read_text()))
+
+
+def defined_answers() -> set[str]:
+    """``U1`` has a row of its own; a range like ``U21 to U23`` in a citation names its ends."""
+    return set(re.findall(r"^\| (U\d+) \|", (ROOT / "docs" / "protocol.md").read_text(), re.MULTILINE))
+
+
+def test_every_cited_answer_is_defined() -> None:
+    cited = dict(cited_answers())
+    assert len(cited) > 20
+    assert {number: where for number, where in cited.items() if number not in defined_answers()} == {}

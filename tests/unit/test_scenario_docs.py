@@ -1,0 +1,71 @@
+"""docs/scenarios.md against the code: every key, point and kernel, and examples that are valid."""
+
+import inspect
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from chaos import scenario
+from chaos.scenario import parse_scenario
+from leto.core.failpoints import COPIES, Kernel, Point
+
+TEXT = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+MODELS = {
+    name: model
+    for name, model in inspect.getmembers(scenario, inspect.isclass)
+    if issubclass(model, BaseModel) and model.__module__ == scenario.__name__ and not name.startswith("_") and name != "Action"
+}
+
+
+def table_after(marker: str) -> list[str]:
+    """The rows of the table below a marker, without its head."""
+    lines = TEXT.split(f"<!-- {marker} -->\n")[1].splitlines()
+    return list(itertools.takewhile(lambda line: line.startswith("|"), lines))[2:]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_key_is_documented(name: str) -> None:
+    rows = [re.match(r"\| `([^`]+)` \| .+ \|$", row) for row in table_after(f"keys: {name}")]
+    keys = [field.alias or key for key, field in MODELS[name].model_fields.items()]
+    documented = [row[1] for row in rows if row]
+    assert len(documented) == len(rows)
+    assert sorted(documented) == sorted(keys)
+
+
+def test_the_points_are_those_of_the_code() -> None:
+    assert table_after("generated: points") == [f"| `{p.value}` | {p.meaning} |" for p in Point]
+
+
+def test_the_kernels_are_those_of_the_code() -> None:
+    kinds = {kernel: "copy" if kernel in COPIES else "kernel" for kernel in Kernel}
+    assert table_after("generated: kernels") == [f"| {kinds[k]} | `{k.value}` | {k.meaning} |" for k in Kernel]
+
+
+def examples() -> list[tuple[str, str]]:
+    return re.findall(r"^```yaml ?(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def whole(kind: str, text: str) -> str:
+    """A fragment, completed from the first example."""
+    if text.startswith("schema:"):
+        return text
+    base = yaml.safe_load(next(text for _, text in examples() if text.startswith("schema:")))
+    del base["control"]
+    fragment = yaml.safe_load(text)
+    expected = {"expect": {"recoveries": 1, "deadline_s": 30}}
+    return yaml.safe_dump(base | expected | (fragment if kind == "expect" else {"faults": fragment}))
+
+
+@pytest.mark.parametrize(("kind", "text"), examples(), ids=lambda part: part[:24].strip())
+def test_the_examples_are_valid(kind: str, text: str) -> None:
+    parse_scenario(whole(kind, text), "example")
+
+
+def test_every_fault_has_an_example() -> None:
+    text = "\n".join(text for _, text in examples())
+    for name in (*scenario.FAULTS, "cycle", "hold", "every", "iteration", "random", "at", "phase", "rules", "rule"):
+        assert re.search(rf"\b{name}:", text), name
