@@ -110,9 +110,10 @@ class Generation:
         return next(m for m in self._members if m.rank == rank)
 
     def idle(self) -> None:
-        """Stop every member: it costs nothing until it is promoted."""
+        """Stop every member: it costs nothing until it is promoted. One that is dead by now is seen by ``poll``."""
         for member in self._members:
-            signal.pidfd_send_signal(member.child.pidfd, signal.SIGSTOP)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(member.child.pidfd, signal.SIGSTOP)
 
     def promote(self, epoch: int) -> None:
         """Shadows become the trainers of ``epoch``, whose decision is durable. One that is dead by now is seen by ``poll``."""

@@ -17,12 +17,13 @@ import pytest
 from leto.core.config import JobConfig, Timeouts, Workload
 from leto.core.events import Event
 from leto.core.geometry import Protection
-from leto.runtime.coordinator import cold_start
+from leto.memory.wire import Channel
+from leto.runtime.fork_client import ForkedChild
 from leto.runtime.fork_server import Exited
-from leto.runtime.generation import Death
-from leto.runtime.messages import Report
-from leto.runtime.node_agent import NodeAgent
+from leto.runtime.generation import Death, Generation, _Member, poll
+from leto.runtime.messages import TRAINER_CODEC, Report
 from leto.runtime.process import wait_pidfd
+from leto.runtime.watch import Failure, Watch
 
 pytestmark = pytest.mark.process
 
@@ -172,14 +173,10 @@ class ScriptedGeneration:
         self.pids = {0: 10, 1: 11}
         self._codes = codes or {}
         self._log_path = log_path
-        self._events: list[Report | Death] = [
+        self.events: list[Report | Death] = [
             Report(epoch=1, name=name, fields={"rank": rank}) for name in names for rank in (0, 1)
         ]
-        self._events += [Death(rank=1)] if self._codes else []
-
-    def events(self, timeout_s: float) -> Iterator[Report | Death]:
-        events, self._events = self._events, []
-        yield from events
+        self.events += [Death(rank=1)] if self._codes else []
 
     def ended(self, rank: int, timeout_s: float) -> bool:
         return rank in self._codes
@@ -187,10 +184,40 @@ class ScriptedGeneration:
     def log_path(self, rank: int) -> Path:
         return self._log_path
 
+
+class ScriptedServices:
+    """The fork server of a scripted generation, and state managers that live."""
+
+    def __init__(self, generation: ScriptedGeneration, codes: dict[int, int]) -> None:
+        self.fork_server = self
+        self._codes = {generation.pids[rank]: code for rank, code in codes.items()}
+
     def wait_exit(self, pid: int, timeout_s: float) -> Exited:
-        """The fork server's."""
-        (rank,) = (r for r, p in self.pids.items() if p == pid)
-        return Exited(epoch=1, pid=pid, returncode=self._codes[rank])
+        return Exited(epoch=1, pid=pid, returncode=self._codes[pid])
+
+    def newly_ended_managers(self) -> tuple[()]:
+        return ()
+
+
+def failure_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *names: str, codes: dict[int, int] | None = None
+) -> tuple[Failure, list[str]]:
+    """How a watch ends, and the names of the events it tells."""
+    (tmp_path / "log").write_text("RuntimeError: reset by peer\n")
+    scripted = ScriptedGeneration(*names, codes=codes, log_path=tmp_path / "log")
+    heard = Heard()
+
+    def poll(generations: object, timeout_s: float) -> list[tuple[object, Report | Death]]:
+        events, scripted.events = scripted.events, []
+        return [(scripted, event) for event in events]
+
+    monkeypatch.setattr("leto.runtime.watch.poll", poll)
+    generation: Any = scripted
+    services: Any = ScriptedServices(scripted, codes or {})
+    job = config(tmp_path, iteration_s=1e-9, ready_s=1e-9)
+    failure = Watch(generation, recovery=None, services=services, standby=None, config=job, observer=heard).run()
+    assert failure is not None
+    return failure, [e.name for e in heard.events]
 
 
 @pytest.mark.parametrize(
@@ -203,20 +230,27 @@ class ScriptedGeneration:
     ],
 )
 def test_the_failure_is_the_trainer_that_was_killed_not_the_one_that_raised_for_it(
-    tmp_path: Path, codes: dict[int, int], rank: int, cause: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, codes: dict[int, int], rank: int, cause: str
 ) -> None:
-    (tmp_path / "log").write_text("RuntimeError: reset by peer\n")
-    generation: Any = ScriptedGeneration(codes=codes, log_path=tmp_path / "log")
-    failure = NodeAgent(config(tmp_path), Heard())._watch(generation, generation, cold_start(2))
-    assert failure is not None
-    assert (failure.rank, failure.cause) == (rank, cause)
+    failure, told = failure_of(monkeypatch, tmp_path, codes=codes)
+    assert (failure.rank, failure.cause, told) == (rank, cause, ["failure"])
 
 
-def test_trainers_that_finish_and_do_not_end_are_a_hang_with_a_name(tmp_path: Path) -> None:
-    heard = Heard()
-    agent = NodeAgent(config(tmp_path, iteration_s=1e-9, ready_s=1e-9), heard)
-    generation: Any = ScriptedGeneration("training", "finished")
-    failure = agent._watch(None, generation, cold_start(2))  # type: ignore[arg-type]
-    assert failure is not None
-    assert (failure.rank, failure.cause) == (0, "hang")
-    assert [e.name for e in heard.events] == ["failure"]
+def test_trainers_that_finish_and_do_not_end_are_a_hang_with_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failure, told = failure_of(monkeypatch, tmp_path, "training", "finished")
+    assert (failure.rank, failure.cause, told) == (0, "hang", ["failure"])
+
+
+def test_a_shadow_that_died_while_the_others_prepared_does_not_hurt_the_agent() -> None:
+    """Its death is an event of its own (U38)."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pidfd = os.pidfd_open(process.pid)
+        process.wait(TIMEOUT_S)
+    ours, theirs = Channel.pair(TRAINER_CODEC)
+    theirs.close()
+    child = ForkedChild(pid=process.pid, epoch=1, pidfd=pidfd, log_path=Path())
+    shadows = Generation(1, [_Member(rank=0, child=child, channel=ours)])
+    shadows.idle()
+    assert [event for _, event in poll([shadows], TIMEOUT_S)] == [Death(rank=0)]
+    ours.close()
+    child.close()
