@@ -5,8 +5,6 @@ Order of one update (U49): protect_gradients -> POST, GRADS_PROTECTED, barrier, 
 
 from __future__ import annotations
 
-import ctypes
-
 from leto.core.failpoints import Kernel, Site
 from leto.core.geometry import GradientGeometry
 from leto.core.hooks import ParityAudit
@@ -15,6 +13,7 @@ from leto.core.markers import Progress
 from leto.core.records import UpdateValues
 from leto.core.update_plan import PARITY_SLOTS, plan_update
 from leto.update.executor import PlanExecutor, UpdateParts
+from leto.update.scratch import ScratchPages
 
 LENT_PATTERN = 0xDEADBEEF
 """Lent buffers are scribbled over, so that a recovery that trusts them is caught (U47)."""
@@ -68,10 +67,8 @@ class ChunkUpdater:
         """Compare both tiers with a re-encoding of the data (U55). Valid between updates, when H speaks for every group."""
         parts = self._parts
         p = parts.coded.protection
-        scratch = (ctypes.c_uint8 * ((p.tier1_pages + 1) * p.page_bytes + p.page_bytes))()
-        base = -(-ctypes.addressof(scratch) // p.page_bytes) * p.page_bytes
-        rows = [base + row * p.page_bytes for row in range(p.tier1_pages)]
-        tier2 = base + p.tier1_pages * p.page_bytes
+        scratch = ScratchPages(p.tier1_pages + 1, p.page_bytes)
+        *rows, tier2 = scratch.addresses
         tier1_wrong, tier2_wrong = [], []
         for group in range(parts.coded.group_count):
             self._encode_group(group, rows)

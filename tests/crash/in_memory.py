@@ -83,13 +83,12 @@ class InMemoryRank:
         pages = tuple(pages_of_bytes(GRADIENTS, 0, gradient_bytes, protection.page_bytes))
         self.gradients = GradientGeometry(protection=protection, pages=pages)
         whole = len(pages) * protection.page_bytes
-        self.memory = Memory(
-            [
-                *updater_allocations(self.coded, self.gradients, RECORD_BYTES),
-                Allocation(name=GRADIENTS, page_class=PageClass.GRADIENTS, byte_count=whole),
-            ],
-            protection.page_bytes,
-        )
+        allocations = [
+            *updater_allocations(self.coded, self.gradients, RECORD_BYTES),
+            Allocation(name=GRADIENTS, page_class=PageClass.GRADIENTS, byte_count=whole),
+        ]
+        self.classes = {a.name: a.page_class for a in allocations}
+        self.memory = Memory(allocations, protection.page_bytes)
         self.markers = InMemoryMarkers()
         self.kernels = HostKernels()
         self.epoch = 1
