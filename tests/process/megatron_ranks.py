@@ -1,9 +1,9 @@
-"""One of two ranks that run what test_megatron_session asserts on: python megatron_ranks.py RANK DIRECTORY WORKLOAD.
+"""One of two ranks that run what test_megatron_session asserts on: python megatron_ranks.py RANK DIRECTORY WORKLOADS.
 
-WORKLOAD is JSON of leto.core.config.Workload.
+WORKLOADS is a JSON object of leto.core.config.Workload by name.
 
-Both ranks run every experiment in the same order in one process, because imports and groups take longer than all of
-them. What an experiment saw goes to DIRECTORY/rank<N>.json.
+Both ranks run every experiment with every workload in the same order in one process, because imports and groups take longer
+than all of them. What an experiment saw goes to DIRECTORY/rank<N>.json.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from leto.core.config import Workload  # noqa: E402
 from leto.core.geometry import CodedGeometry, Protection, Segment  # noqa: E402
 from leto.core.layout import updater_allocations  # noqa: E402
 from leto.core.records import LiveState, Post, UpdateValues, decode_post, encode_record  # noqa: E402
-from leto.megatron import retained  # noqa: E402
+from leto.megatron import mcore, retained  # noqa: E402
 from leto.megatron.training import TrainingSession, join_process_groups  # noqa: E402
 
 PROTECTION = Protection(page_bytes=64 << 10, data_pages=60, tier1_pages=16, tier2_pages=1, chunk_pages=12)
@@ -273,14 +273,23 @@ def deterministic(workload: Workload, rank: int) -> dict[str, Any]:
 EXPERIMENTS: tuple[Callable[[Workload, int], dict[str, Any]], ...] = (deterministic, round_trip, chunked)
 
 
-def main(rank: int, directory: Path, workload: Workload) -> None:
-    store = dist.FileStore(str(directory / "store"), workload.world_size)
+def run(rank: int, store: dist.Store, workload: Workload) -> dict[str, Any]:
     join_process_groups(workload, store=store, rank=rank, timeout_s=60)
     seen = {experiment.__name__: experiment(workload, rank) for experiment in EXPERIMENTS}
-    (directory / f"rank{rank}.json").write_text(json.dumps(seen))
     dist.barrier()
+    mcore.parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
+    return seen
+
+
+def main(rank: int, directory: Path, workloads: dict[str, Workload]) -> None:
+    seen = {}
+    for name, workload in workloads.items():
+        store = dist.FileStore(str(directory / f"{name}.store"), workload.world_size)
+        seen[name] = run(rank, store, workload)
+    (directory / f"rank{rank}.json").write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), Workload(**json.loads(sys.argv[3])))
+    wanted = {name: Workload(**fields) for name, fields in json.loads(sys.argv[3]).items()}
+    main(int(sys.argv[1]), Path(sys.argv[2]), wanted)

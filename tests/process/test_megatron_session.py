@@ -31,14 +31,9 @@ DEADLINE_S = 120.0
 SCRIPT = Path(__file__).with_name("megatron_ranks.py")
 
 
-@pytest.fixture(scope="module", params=WORKLOADS)
-def workload(request: pytest.FixtureRequest) -> Workload:
-    return WORKLOADS[request.param]
-
-
 @pytest.fixture(scope="module")
-def seen(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank saw in each experiment of megatron_ranks.py."""
+def seen_by_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank saw with each workload in each experiment of megatron_ranks.py."""
     directory = tmp_path_factory.mktemp("ranks")
     path = os.pathsep.join([str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, **TRAINER_ENVIRONMENT, "PYTHONPATH": path}
@@ -47,7 +42,7 @@ def seen(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> list[d
         for rank in RANKS:
             with (directory / f"rank{rank}.log").open("wb") as log:
                 command = [sys.executable, "-W", "default", str(SCRIPT), str(rank), str(directory)]
-                command.append(json.dumps(asdict(workload)))
+                command.append(json.dumps({name: asdict(workload) for name, workload in WORKLOADS.items()}))
                 processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT))
         codes = [process.wait(DEADLINE_S) for process in processes]
     finally:
@@ -57,6 +52,22 @@ def seen(workload: Workload, tmp_path_factory: pytest.TempPathFactory) -> list[d
     logs = [(directory / f"rank{rank}.log").read_text() for rank in RANKS]
     assert codes == [0, 0], "\n".join(logs)
     return [json.loads((directory / f"rank{rank}.json").read_text()) for rank in RANKS]
+
+
+@pytest.fixture(params=WORKLOADS)
+def workload_name(request: pytest.FixtureRequest) -> str:
+    assert isinstance(request.param, str)
+    return request.param
+
+
+@pytest.fixture
+def workload(workload_name: str) -> Workload:
+    return WORKLOADS[workload_name]
+
+
+@pytest.fixture
+def seen(seen_by_rank: list[dict[str, Any]], workload_name: str) -> list[dict[str, Any]]:
+    return [seen[workload_name] for seen in seen_by_rank]
 
 
 @pytest.fixture(params=RANKS)
