@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from leto.core.errors import JobError
 from leto.core.events import Event, Observer
 from leto.runtime.generation import Death, Generation
 from leto.runtime.messages import Report
@@ -47,9 +48,14 @@ class Standby:
         return None if self._generation is not None else max(self._not_before_s - self._clock(), 0.0)
 
     def start_if_due(self, epoch: int) -> None:
-        if self.seconds_to_start == 0.0:
-            self._prepared = set()
+        if self.seconds_to_start != 0.0:
+            return
+        self._prepared = set()
+        try:
             self._generation = self._fork(epoch)
+        except JobError as error:  # training goes on without shadows; the cold path does not need them
+            self._observer.observe(Event("shadow-failed", {"epoch": epoch, "reason": str(error)}))
+            self._pause()
 
     def handle(self, event: Report | Death) -> None:
         """What a shadow says, or its death."""
@@ -66,11 +72,14 @@ class Standby:
             self._lose(event.rank)
 
     def _lose(self, rank: int) -> None:
-        pause_s = min(_FIRST_PAUSE_S * 2**self._deaths, _LONGEST_PAUSE_S)
-        self._deaths += 1
-        self._tell("shadow-ended", rank=rank, next_in_s=pause_s)
+        self._tell("shadow-ended", rank=rank)
         self.discard()
-        self._not_before_s = self._clock() + pause_s
+        self._pause()
+
+    def _pause(self) -> None:
+        """Doubles with every generation that did not come up."""
+        self._not_before_s = self._clock() + min(_FIRST_PAUSE_S * 2**self._deaths, _LONGEST_PAUSE_S)
+        self._deaths += 1
 
     def take(self) -> Generation | None:
         """The ready generation, which is the caller's from now on; None, with everything discarded, when none is ready."""

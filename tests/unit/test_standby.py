@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from leto.core.errors import JobError
 from leto.core.events import Event
 from leto.runtime.generation import Death, Generation
 from leto.runtime.messages import Report
@@ -113,3 +114,16 @@ def test_a_generation_that_came_up_ends_the_pauses() -> None:
     bench.prepare(0, 1)
     bench.standby.handle(Death(rank=0))
     assert bench.standby.seconds_to_start == 1.0
+
+
+def test_a_refused_fork_costs_no_training_and_is_tried_again() -> None:
+    bench = Bench()
+
+    def refuse(epoch: int) -> Generation:
+        raise JobError("the fork server has 2 threads")
+
+    standby = Standby(refuse, bench, 1.0, lambda: bench.now_s)
+    standby.start_if_due(3)
+    assert standby.generation is None
+    assert standby.seconds_to_start == 1.0
+    assert [(e.name, e.fields["reason"]) for e in bench.events] == [("shadow-failed", "the fork server has 2 threads")]
