@@ -10,11 +10,12 @@ import ctypes
 import errno
 import fcntl
 import os
+import platform
 import struct
 from collections.abc import Callable
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_SYS_USERFAULTFD = 323
+_SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 _UFFD_USER_MODE_ONLY = 1
 _UFFD_API = 0xAA
 _FEATURE_POISON = 1 << 14
@@ -42,10 +43,13 @@ class Userfaultfd:
     @classmethod
     def create(cls) -> Userfaultfd:
         """For this process's memory. Raises OSError where the kernel has no such thing, or cannot poison."""
-        fd = _LIBC.syscall(_SYS_USERFAULTFD, os.O_CLOEXEC | os.O_NONBLOCK | _UFFD_USER_MODE_ONLY)
+        number = _SYS_USERFAULTFD.get(platform.machine())
+        if number is None:
+            raise OSError(errno.ENOSYS, f"userfaultfd: its number on {platform.machine()} is not known")
+        fd = _LIBC.syscall(number, os.O_CLOEXEC | os.O_NONBLOCK | _UFFD_USER_MODE_ONLY)
         if fd < 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"userfaultfd: {os.strerror(number)}")
+            code = ctypes.get_errno()
+            raise OSError(code, f"userfaultfd: {os.strerror(code)}")
         try:
             fcntl.ioctl(fd, _UFFDIO_API, _API.pack(_UFFD_API, _FEATURE_POISON, 0))
         except OSError as error:
