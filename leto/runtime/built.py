@@ -17,6 +17,7 @@ from leto.core.config import JobConfig
 from leto.core.errors import ConfigError
 from leto.core.geometry import CodedGeometry, GradientGeometry
 from leto.core.layout import PageClass, updater_allocations
+from leto.device.base import CodeShape
 from leto.device.host_kernels import HostKernels
 from leto.megatron import retained
 from leto.megatron.training import TrainingSession, join_process_groups
@@ -42,6 +43,11 @@ class Built:
     gradients: GradientGeometry
     kernels: HostKernels
     adam: ChunkAdam
+
+    @property
+    def shape(self) -> CodeShape:
+        p = self.coded.protection
+        return CodeShape(page_bytes=p.page_bytes, tier1_pages=p.tier1_pages)
 
     def warm_up(self) -> None:
         """One iteration on scratch memory, so that the first one after a takeover pays for nothing lazy; then the scratch is

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,11 @@ class JobEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """A generation that failed: when that was seen (monotonic seconds), and how long fencing took."""
+    """A generation that failed: when that was seen (monotonic seconds), and how long fencing and localisation took."""
 
     at_s: float
     fence_s: float
+    localise_s: float = 0.0
 
 
 class NodeAgent:
@@ -108,6 +109,8 @@ class Job:
                 return JobEnd(status="completed")
             if failure.fatal:
                 return _fatal_end(failure)
+            localise_s = self._localise(epoch)
+            interrupted = replace(interrupted, localise_s=localise_s)
             decision = self._decide(epoch)
             if decision.action is Action.CHECKPOINT:
                 return JobEnd(status="refused", reason=f"{decision.reason}; rank {failure.rank} {failure.cause}")
@@ -155,7 +158,11 @@ class Job:
             since_s=interrupted.at_s,
             action=decision.action.value,
             level="L1" if shadows is None else "L3",
-            phases={"fence_s": interrupted.fence_s, "promote_s": time.monotonic() - started_s},
+            phases={
+                "fence_s": interrupted.fence_s,
+                "localise_s": interrupted.localise_s,
+                "promote_s": time.monotonic() - started_s,
+            },
         )
 
     def _check_managers(self) -> None:
@@ -170,6 +177,15 @@ class Job:
 
     def _fork_shadows(self, epoch: int) -> Generation:
         return self._fork(SHADOW, epoch)
+
+    def _localise(self, epoch: int) -> float:
+        """Lost pages are found, marked and replaced before a trainer touches retained memory (R17). Returns the seconds."""
+        started_s = time.monotonic()
+        for rank, pool in enumerate(self._services.pools):
+            found = pool.localise()
+            if found.lost:
+                self._tell("localised", epoch=epoch, rank=rank, found=found.found, lost=found.lost, seconds=found.seconds)
+        return time.monotonic() - started_s
 
     def _decide(self, epoch: int) -> Decision:
         decision = self._coordinator.decide([_reader(pool, epoch) for pool in self._services.pools])
@@ -188,7 +204,8 @@ class Job:
 
 def _fatal_end(failure: Failure) -> JobEnd:
     status = "refused" if failure.refused else "failed"
-    return JobEnd(status=status, reason=f"rank {failure.rank}: {failure.cause}")
+    fallback = "; no checkpoint configured" if failure.refused else ""
+    return JobEnd(status=status, reason=f"rank {failure.rank}: {failure.cause}{fallback}")
 
 
 def _reader(pool: PoolAgent, epoch: int) -> Callable[[], Progress]:

@@ -21,6 +21,7 @@ from leto.core.failpoints import Point, Site
 from leto.core.hooks import TrainerContext
 from leto.core.records import IterationResult
 from leto.core.recovery import Action, Decision, Row
+from leto.core.repair import plan_repair, written_by
 from leto.megatron import retained
 from leto.memory.client import Pool
 from leto.runtime.agent_link import AgentLink, TrainerOrder
@@ -31,6 +32,7 @@ from leto.update.adam import host_kernels, select_adam
 from leto.update.executor import UpdateParts
 from leto.update.marks import Marks
 from leto.update.record_slots import RecordSlots
+from leto.update.repair import RepairExecutor
 
 
 def main(arguments: Mapping[str, Any], fds: list[int]) -> None:
@@ -63,6 +65,7 @@ class Trainer:
 
     def run(self) -> None:
         self._link.report("ready", pid=os.getpid(), attach_s=self._attach_s)
+        self._repair()
         started_s = time.monotonic()
         iteration = resume(
             self._runner,
@@ -83,6 +86,32 @@ class Trainer:
         if iteration <= last:
             self._audit(last)
         self._link.report("finished")
+
+    def _repair(self) -> None:
+        """Rebuild what was lost, acknowledge it, then go on (R38, U19). Raises Unrecoverable before anything is written."""
+        lost = self._pool.lost
+        if not lost:
+            return
+        started_s = time.monotonic()
+        built = self._built
+        plan = plan_repair(
+            coded=built.coded,
+            gradients=built.gradients,
+            classes={a.name: a.page_class for a in built.regions.allocations},
+            action=self._decision.action,
+            target=self._decision.target,
+            progress=self._runner.marks.progress(),
+            lost=set(lost),
+        )
+        RepairExecutor(built.regions, built.kernels, built.shape).run(plan.operations)
+        self._pool.rebuilt(lost)
+        self._link.report(
+            "repaired",
+            pages=len(lost),
+            rebuilt=sum(len(written_by(op)) for op in plan.operations),
+            budgets=[budget.describe() for budget in plan.budgets],
+            reconstruct_s=time.monotonic() - started_s,
+        )
 
     def _read_decision(self) -> Decision:
         """The decision that opened this epoch, from retained memory: durable before anybody acts on it (U21)."""
