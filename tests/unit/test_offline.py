@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,6 +116,14 @@ def test_what_is_no_recorded_run_is_one_line(new_run: NewRun, damage: Callable[[
     assert done.exit_code == 2
     assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_faults_of_a_run_that_never_started_are_cases_too(new_run: NewRun) -> None:
+    directory = new_run(**{"reference-again": Script(diverge_from=7)})
+    suite = ET.parse(directory / "junit.xml").getroot()
+    faults = [case for case in suite if str(case.get("classname")).endswith(".faults")]
+    assert [str(case.get("name")).partition(":")[0] for case in faults] == ["kill #1", "kill #2", "kill #3"]
+    assert all(case.find("error") is not None for case in faults)
 
 
 def test_two_equal_runs_compare_equal(new_run: NewRun) -> None:

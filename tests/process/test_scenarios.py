@@ -1,0 +1,34 @@
+"""Shipped scenarios from the command line to the verdict, and the verdict once more from the recorded files."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.offline import compare_recorded, rebuild_reports
+from verify.history import read_journal
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 300.0
+
+
+@pytest.mark.parametrize("name", ["first-and-last", "between-ranks"])
+def test_a_scenario_passes_and_its_record_says_so_later(name: str, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "chaos", "run", "--plain", "--runs-dir", str(tmp_path), f"scenarios/{name}.yaml"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = tmp_path / name / "latest"
+    assert rebuild_reports(run).judged.conclusion.exit_code == 0
+    assert compare_recorded(run / "ledger" / "reference", run).equal
+    _check_that_held_ranks_stood_parked_at_every_kill(run)
+
+
+def _check_that_held_ranks_stood_parked_at_every_kill(run: Path) -> None:
+    entries = [e for e in read_journal(run / "journal.jsonl") if e.job == "run"]
+    planned = {e.fields["token"]: 1 + len(e.fields.get("holds", ())) for e in entries if e.name == "planned"}
+    fired = {e.fields["token"]: len(e.fields["places"]) for e in entries if e.name == "fired"}
+    assert fired == planned
+    assert max(planned.values()) == 2
