@@ -15,15 +15,15 @@ class Kind(IntEnum):
     """What diverged, most telling first: causes before what is derived from them."""
 
     MISSING = 0  # no record, or a record of an iteration that should not exist
-    REPLACED = 1  # one run recorded the iteration twice, differently: one of the two was wrong
-    NAMES = 2  # the two runs do not even hold the same tensors
-    SAMPLES = 3  # the rank read other data
-    LOSS = 4
-    RESULT = 5  # gradient norm, skipped
-    CODED = 6  # masters and moments
-    STATE = 7  # any other tensor, like the step counters
-    LIVE = 8  # generators, cursor, scheduler, enrolled buffers
-    DERIVED = 9  # parameters in training precision
+    NAMES = 1  # the two runs do not even hold the same tensors
+    SAMPLES = 2  # the rank read other data
+    LOSS = 3
+    RESULT = 4  # gradient norm, skipped
+    CODED = 5  # masters and moments
+    STATE = 6  # any other tensor, like the step counters
+    LIVE = 7  # generators, cursor, scheduler, enrolled buffers
+    DERIVED = 8  # parameters in training precision
+    REPLACED = 9  # one run recorded the iteration twice, differently: one of the two was wrong
 
 
 @dataclass(frozen=True, kw_only=True)
