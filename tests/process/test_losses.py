@@ -78,6 +78,7 @@ class Losing:
 
     def lose(self, *pages: Page, page_bytes: int = PAGE_BYTES) -> None:
         with self.observer(page_bytes) as observer:
+            observer.table()
             poison(observer, self.processes(), pages)
 
     def kill_trainer(self) -> None:
@@ -218,8 +219,10 @@ def test_more_marks_than_fit_a_datagram_go_in_batches(losing: Losing) -> None:
 def test_a_dead_process_cannot_lose_pages(losing: Losing) -> None:
     processes = losing.processes()
     losing.kill_trainer()
-    with losing.observer() as observer, pytest.raises(OSError, match=f"process {processes[1].pid}, whose memory"):
-        poison(observer, processes, LOST)
+    with losing.observer() as observer:
+        observer.table()
+        with pytest.raises(OSError, match=f"process {processes[1].pid}, whose memory"):
+            poison(observer, processes, LOST)
     assert losing.agent.localise().found == 0
 
 
