@@ -30,7 +30,7 @@ def poison(observer: PoolObserver, processes: Sequence[HandOver], pages: Sequenc
     The rank's trainer must be parked or dead, or its threads may wait for a page until it is poisoned. Raises OSError, with
     the process named, when it is gone or does not let its descriptor be taken.
     """
-    places = observer.table()
+    places = observer.places or observer.table()
     byte_count = 0
     with ExitStack() as stack:
         taken = [(process, _take(process)) for process in processes]

@@ -212,6 +212,7 @@ class PoolObserver:
         self._connection = _Connection(socket_path, rank=rank, epoch=epoch, role=Role.OBSERVER, timeout_s=timeout_s)
         self.control = self._connection.control
         self.regions = Regions(page_bytes)
+        self.places: Mapping[str, Place] = {}  # as of the last ``table``; a place never changes, so it holds in later epochs
 
     def table(self) -> Mapping[str, Place]:
         """Everything retained now, by name; all of it is mapped afterwards."""
@@ -220,6 +221,7 @@ class PoolObserver:
             Allocation(name=place.name, page_class=place.page_class, byte_count=place.byte_count) for place in places.values()
         )
         self._connection.map(self.regions, places.values())
+        self.places = places
         return places
 
     def bytes(self, name: str) -> npt.NDArray[np.uint8]:
