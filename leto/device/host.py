@@ -39,6 +39,7 @@ class HostArena:
     The file has its full size from the start, so that a mapping made early also reaches what is created later; memory is
     used only where somebody writes. It is sealed against resizing: whoever shrank it would turn the pages of all others into
     SIGBUS. The owner's one mapping is never dereferenced; ``has_lost`` asks the kernel about it (paper 5.3, U51).
+    Raises RetainedStateError where the system does not grant the size (RLIMIT_FSIZE, RLIMIT_AS).
     """
 
     def __init__(self, name: str, capacity_bytes: int) -> None:
@@ -46,9 +47,13 @@ class HostArena:
         self._capacity_bytes = capacity_bytes
         self._used_bytes = 0
         self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._fd, capacity_bytes)
-        fcntl.fcntl(self._fd, _F_ADD_SEALS, _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW)
-        self._address = map_unwritable(capacity_bytes, self._fd)
+        try:
+            os.ftruncate(self._fd, capacity_bytes)
+            fcntl.fcntl(self._fd, _F_ADD_SEALS, _F_SEAL_SEAL | _F_SEAL_SHRINK | _F_SEAL_GROW)
+            self._address = map_unwritable(capacity_bytes, self._fd)
+        except OSError as error:
+            os.close(self._fd)
+            raise RetainedStateError(f"{name}: an arena of {capacity_bytes} bytes is refused: {error.strerror}") from None
         madvise(self._address, capacity_bytes, mmap.MADV_DONTFORK)
 
     @property

@@ -27,13 +27,14 @@ _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 def die_with_parent(parent_pid: int, death_signal: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel for ``death_signal`` when the thread that created this process ends.
 
-    A parent that is already gone sent nothing, so its pid is compared afterwards: then this process ends at once. The kernel
-    watches the creating thread, not the parent process: parents create processes from a thread that lives as long as they do.
+    A parent that is already gone sent nothing, so its pid is compared afterwards, and this process sends the signal to itself.
+    The kernel watches the creating thread, not the parent process: parents create processes from a thread that lives as long
+    as they do.
     """
     if _LIBC.prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0) != 0:
         raise _error("prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent_pid:
-        os._exit(128 + death_signal)
+        os.kill(os.getpid(), death_signal)
 
 
 def map_over(address: int, byte_count: int, fd: int, offset: int) -> None:

@@ -240,7 +240,8 @@ class Server:
 def _listening(path: Path) -> Iterator[socket.socket]:
     """A listening socket that only this user can reach.
 
-    Its file is removed at the end, and its folder by whoever leaves it empty: an agent that was killed cannot.
+    Its file is removed at the end, and its folder by whoever leaves it empty: an agent that was killed cannot, and may have
+    been killed before this process came up.
     """
     folder = path.parent.stat()
     if folder.st_uid != os.getuid() or stat.S_IMODE(folder.st_mode) & 0o077:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -26,7 +27,7 @@ from leto.core.markers import Phase, Progress, words_of
 from leto.memory.client import Pool, PoolAgent, PoolObserver
 from leto.memory.messages import POOL_CODEC, Advance, Allocate, Hello, List, Refused, Role, Usage, Used, Welcome
 from leto.memory.regions import Regions
-from leto.memory.state_manager import MAX_CONNECTIONS, ManagerSpec, command
+from leto.memory.state_manager import MAX_CONNECTIONS, READY, ManagerSpec, command
 from leto.memory.wire import MAX_MESSAGE_BYTES, Channel, PeerClosed, close_all
 from leto.runtime.process import Spawned, wait_pidfd
 from leto.runtime.state_managers import start_state_manager
@@ -560,12 +561,28 @@ def test_managers_end_with_their_parent_and_the_last_one_removes_the_folder(fold
     assert not sockets.exists()
 
 
-def test_it_does_not_start_for_a_parent_that_is_gone_already(folder: Path, socket_path: Path) -> None:
+def test_for_a_parent_that_is_gone_already_it_only_removes_the_folder(folder: Path) -> None:
+    """The parent made the folder and was killed before its first manager came up."""
     somebody_else = 1
+    sockets = folder / "sockets"
+    sockets.mkdir(mode=0o700)
     spec = ManagerSpec(rank=0, device_bytes=4096, host_bytes=4096, page_bytes=4096)
-    argv = command(socket_path, spec, parent_pid=somebody_else, ready_fd=1)
+    argv = command(sockets / "r0", spec, parent_pid=somebody_else, ready_fd=1)
     done = subprocess.run(argv, capture_output=True, timeout=TIMEOUT_S, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (0, READY, b"")
+    assert not sockets.exists()
+
+
+@pytest.mark.parametrize("limit", [resource.RLIMIT_FSIZE, resource.RLIMIT_AS])
+def test_memory_that_the_system_does_not_grant_is_one_line(folder: Path, socket_path: Path, limit: int) -> None:
+    """A limit that only the arena of 8 GiB passes."""
+    soft, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (4 << 30, hard))
+    try:
+        with pytest.raises(JobError, match="last log line: .*: leto-device-r0: an arena of 8589934592 bytes is refused: "):
+            start(folder, socket_path, device_bytes=8 << 30)
+    finally:
+        resource.setrlimit(limit, (soft, hard))
     assert not socket_path.exists()
 
 
