@@ -15,9 +15,21 @@ from leto.core.failpoints import Point, Site
 from leto.core.hooks import ParityAudit, StateEntry, TrainerContext
 from leto.core.markers import Phase, Progress
 from leto.core.records import Header, IterationResult, LiveState, Post, UpdateValues
-from leto.megatron.training import TrainingSession
 from leto.update.marks import Marks
 from leto.update.record_slots import RecordSlots
+
+
+class Session(Protocol):
+    """What the iteration needs of one rank's training; ``leto.megatron.training`` is the one that trains."""
+
+    def compute(self, iteration: int, *, before_forward: Callable[[], None], after_backward: Callable[[], None]) -> None: ...
+    def prepare_update(self, iteration: int) -> tuple[UpdateValues, IterationResult]: ...
+    def live_state(self) -> LiveState: ...
+    def restore_live(self, state: LiveState) -> None: ...
+    def set_applied_steps(self, applied_steps: int) -> None: ...
+    def cast_derived(self) -> None: ...
+    def gather_derived(self) -> None: ...
+    def entries(self) -> Iterable[StateEntry]: ...
 
 
 class Updater(Protocol):
@@ -36,7 +48,7 @@ class View:
 
     result: IterationResult
     live: LiveState
-    session: TrainingSession
+    session: Session
 
     def entries(self) -> Iterable[StateEntry]:
         return self.session.entries()
@@ -48,7 +60,7 @@ class IterationRunner:
     def __init__(
         self,
         *,
-        session: TrainingSession,
+        session: Session,
         updater: Updater,
         marks: Marks,
         records: RecordSlots,
