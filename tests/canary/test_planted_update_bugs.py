@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from chaos.explore.rank import InMemoryRank, values
 from chaos.targets import planted
 from leto.core import update_plan
 from leto.core.update_plan import plan_update
 from leto.update.executor import PlanExecutor
-from tests.crash.in_memory import InMemoryRank, values
 from tests.crash.test_chunk_transactions import T, durable, rank_of, run_uninterrupted
 
 SIZES = [3000, 4000, 2500]

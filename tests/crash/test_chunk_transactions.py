@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaos.explore.rank import InMemoryRank, values
 from leto.core.geometry import CODED_ARRAYS, Page, Protection, Segment
 from leto.core.layout import TIER2, UNDO, parity_slot, tier1
 from leto.core.update_plan import Operation, OpKind, plan_update
 from leto.update.executor import PlanExecutor
-from tests.crash.in_memory import InMemoryRank, values
 
 T = 3
 PROTECTION = Protection(page_bytes=4096, data_pages=13, tier1_pages=4, tier2_pages=1, chunk_pages=6)
@@ -45,7 +45,7 @@ def target_of(rank: InMemoryRank, op: Operation) -> list[Page]:
 
 def durable(rank: InMemoryRank) -> dict[str, bytes]:
     names = [*CODED_ARRAYS, *(tier1(g) for g in range(rank.coded.group_count)), TIER2]
-    return rank.memory.image(names)
+    return rank.memory.contents(names)
 
 
 def run_uninterrupted(rank: InMemoryRank) -> dict[str, bytes]:
@@ -114,11 +114,11 @@ def test_gradients_are_read_only_and_covered(sizes: list[int], where: float) -> 
     rank = rank_of(sizes)
     process = rank.process()
     process.updater.protect_gradients(T)
-    before = copy.deepcopy(rank.memory.image(["gradients/all", "gradient-parity/0"]))
+    before = copy.deepcopy(rank.memory.contents(["gradients/all", "gradient-parity/0"]))
     process.begin(T)
     plan = plan_update(rank.coded, T, process.marks.progress())
     PlanExecutor(process.parts, values(T)).run(plan[: int(where * len(plan))])
-    assert rank.memory.image(["gradients/all", "gradient-parity/0"]) == before
+    assert rank.memory.contents(["gradients/all", "gradient-parity/0"]) == before
 
 
 def test_the_audit_sees_one_flipped_bit_in_data_tier_1_and_tier_2() -> None:

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaos.explore.rank import KERNELS, InMemoryRank, values
 from leto.core.errors import Unrecoverable
 from leto.core.failpoints import Park
 from leto.core.geometry import Page
 from leto.core.layout import TIER2, UNDO, PageClass, gradient_parity, parity_slot, tier1
 from leto.core.markers import Mark, Phase, Word
-from leto.core.recovery import Action, Decision, decide
+from leto.core.recovery import Action, Decision
 from leto.core.repair import RepairPlan, plan_repair, written_by
 from leto.core.update_plan import Operation, OpKind, plan_update
 from leto.device.host_kernels import HostKernels
 from leto.update.executor import PlanExecutor
 from leto.update.repair import RepairExecutor
-from tests.crash.in_memory import InMemoryRank, values
 from tests.crash.test_chunk_transactions import PROTECTION, T, counts, durable, rank_of, target_of
 
 H1 = PROTECTION.tier1_pages
@@ -123,19 +123,12 @@ def plan_of(rank: InMemoryRank, decision: Decision, lost: set[Page]) -> RepairPl
 
 def repair(rank: InMemoryRank, plan: RepairPlan, stop: int | None = None) -> None:
     parts = rank.process().parts
-    RepairExecutor(rank.memory, rank.kernels, parts.shape).run(plan.operations[:stop])
+    RepairExecutor(rank.memory, KERNELS, parts.shape).run(plan.operations[:stop])
 
 
 def whole_memory(rank: InMemoryRank, without: set[Page]) -> dict[Page, bytes]:
     pages = (Page(name, k) for name, a in rank.memory.arrays.items() for k in range(a.size // PROTECTION.page_bytes))
     return {page: rank.memory.page(page).tobytes() for page in pages if page not in without}
-
-
-def crash(rank: InMemoryRank) -> Decision:
-    """A new epoch opens with the decision on this rank's marks."""
-    decision = decide([rank.markers.read_progress(rank.epoch)], 1 << 20)
-    rank.crash()
-    return decision
 
 
 def start(rank: InMemoryRank) -> None:
@@ -175,7 +168,7 @@ def test_losses_within_the_budget_come_back_bit_for_bit(
     start(rank)
     for where in crashes:
         run_until(rank, where, garbage, accounts)
-        decision = crash(rank)
+        decision = rank.crash()
         assert decision.action is Action.FINISH
         lost = draw_losses(draw, rank, accounts, updating=True)
         intact = whole_memory(rank, lost)
@@ -186,7 +179,7 @@ def test_losses_within_the_budget_come_back_bit_for_bit(
         repair(rank, plan, stop)
         for page in written_by(plan.operations[stop]) if stop < len(plan.operations) else ():
             rank.memory.page(page)[:] = garbage.integers(0, 256, PROTECTION.page_bytes, dtype=np.uint8)
-        decision = crash(rank)  # inside the repair: the marks are still there
+        decision = rank.crash()  # inside the repair: the marks are still there
         repair(rank, plan_of(rank, decision, lost))
         assert whole_memory(rank, lost) == intact
     assert run_to_the_end(rank) == expected
@@ -200,7 +193,7 @@ def test_between_updates_tier_1_and_2_speak_and_the_rest_is_left(draw: st.DataOb
     expected = run_to_the_end(rank)
     iteration = T if phase is Phase.COMPLETE else T + 1
     rank.process().marks.publish(Word.PHASE, Mark(iteration, phase))
-    decision = crash(rank)
+    decision = rank.crash()
     assert (decision.action, decision.iteration) == (Action.RESTART, T + 1)
     lost = draw_losses(draw, rank, Accounts(), updating=False)
     intact = whole_memory(rank, lost)
@@ -225,7 +218,7 @@ def in_flight(sizes: list[int], chunk: int) -> tuple[InMemoryRank, Decision]:
     PlanExecutor(rank.process().parts, values(T)).run(plan[:stop])
     for page in target_of(rank, plan[stop]):
         rank.memory.page(page)[:] = 0x5A
-    return rank, crash(rank)
+    return rank, rank.crash()
 
 
 SIZES = [3 * 2048 * 2]  # chunks of 2048 elements: six, two a group

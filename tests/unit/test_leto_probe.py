@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.explore.rank import InMemoryRank, values
 from chaos.schedule import Injection, Place, logical_time
 from chaos.targets.leto_probe import (
     POINTS_OUTSIDE_ITERATIONS,
@@ -19,7 +20,6 @@ from leto.core.geometry import Protection, Segment
 from leto.core.hooks import TrainerContext
 from leto.core.markers import Mark, Phase, Word
 from leto.update.updater import ChunkUpdater
-from tests.crash.in_memory import InMemoryRank, values
 
 T = 1
 

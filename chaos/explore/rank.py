@@ -1,0 +1,112 @@
+"""One rank's retained memory in this process, with the real geometry, plans, executor, marks and kernels: crashes without
+processes. What is in a ``RetainedRank`` survives a crash; what is in a ``Process`` does not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chaos.explore.memory import MarkerImage, Markers, Memory
+from leto.core.failpoints import Failpoints, NoFailpoints
+from leto.core.geometry import CODED_ARRAYS, CodedGeometry, GradientGeometry, Page, Protection, Segment, pages_of_bytes
+from leto.core.layout import Allocation, PageClass, updater_allocations
+from leto.core.markers import Mark, Phase, Word
+from leto.core.records import UpdateValues
+from leto.core.recovery import Decision, decide
+from leto.device.base import Kernels
+from leto.device.host_kernels import HostKernels
+from leto.update.executor import AdamHyper, UpdateParts
+from leto.update.marks import Marks
+from leto.update.record_slots import RECORD_SLOT_BYTES
+from leto.update.updater import ChunkUpdater
+
+GRADIENTS = "gradients/all"
+KERNELS = HostKernels()
+HYPER = AdamHyper(beta1=0.9, beta2=0.95, eps=1e-8)
+
+
+class RetainedRank:
+    """Everything of a rank that outlives its processes. ``lost`` are the pages marked as lost and not yet rebuilt."""
+
+    def __init__(self, segments: tuple[Segment, ...], protection: Protection) -> None:
+        self.coded = CodedGeometry(protection=protection, segments=segments)
+        pages = tuple(pages_of_bytes(GRADIENTS, 0, 4 * self.coded.element_count, protection.page_bytes))
+        self.gradients = GradientGeometry(protection=protection, pages=pages)
+        whole = len(pages) * protection.page_bytes
+        allocations = [
+            *updater_allocations(self.coded, self.gradients, RECORD_SLOT_BYTES),
+            Allocation(name=GRADIENTS, page_class=PageClass.GRADIENTS, byte_count=whole),
+        ]
+        self.classes = {a.name: a.page_class for a in allocations}
+        self.memory = Memory(allocations, protection.page_bytes)
+        self.markers = Markers()
+        self.epoch = 1
+        self.lost: frozenset[Page] = frozenset()
+
+    def array(self, name: str) -> np.ndarray:
+        """The real elements of a coded array or of the gradients, without padding."""
+        return self.memory.bytes(name).view(np.float32)[: self.coded.element_count]
+
+    def fill(self, generator: np.random.Generator) -> None:
+        """Coded state of a model that has not been trained."""
+        for name in CODED_ARRAYS:
+            values = generator.standard_normal(self.coded.element_count).astype(np.float32)
+            self.array(name)[:] = np.abs(values) if name == "exp_avg_sq" else values
+
+    def process(self) -> Process:
+        return Process(self)
+
+    def open_epoch(self, decision: Decision, rank: int = 0) -> None:
+        """The next epoch begins with what the decision carries into its marker pages (U5)."""
+        self.epoch += 1
+        self.markers.carry(self.epoch, decision.carried[rank])
+
+    def marker_image(self) -> MarkerImage:
+        return self.markers.image(self.epoch)
+
+
+class InMemoryRank(RetainedRank):
+    """A rank with state and parity, as between two updates."""
+
+    def __init__(self, segments: tuple[Segment, ...], protection: Protection, seed: int) -> None:
+        super().__init__(segments, protection)
+        generator = np.random.default_rng(seed)
+        self.fill(generator)
+        self.array(GRADIENTS)[:] = generator.standard_normal(self.coded.element_count).astype(np.float32)
+        self.process().updater.encode_state()
+
+    def crash(self) -> Decision:
+        """The process is gone and the next epoch open, by the decision on this rank's marks alone."""
+        decision = decide([self.markers.read_progress(self.epoch)], 1 << 20)
+        self.open_epoch(decision)
+        return decision
+
+
+class Process:
+    """What a trainer process builds over retained memory."""
+
+    def __init__(self, rank: RetainedRank, kernels: Kernels = KERNELS, failpoints: Failpoints | None = None) -> None:
+        self.rank = rank
+        self.marks = Marks(kernels, rank.markers, rank.epoch)
+        gradients = rank.memory.address(GRADIENTS)
+        self.parts = UpdateParts(
+            coded=rank.coded,
+            retained=rank.memory,
+            kernels=kernels,
+            adam=kernels.adam,
+            hyper=HYPER,
+            marks=self.marks,
+            failpoints=failpoints or NoFailpoints(),
+            gradient_address=lambda segment: gradients + 4 * segment.first,
+        )
+        self.updater = ChunkUpdater(self.parts, rank.gradients)
+
+    def begin(self, iteration: int) -> None:
+        self.marks.publish(Word.PHASE, Mark(iteration, Phase.BEGIN))
+
+
+RATES = (((1e-3, 0.1), (2e-3, 0.0)), ((3e-3, 0.05),))
+"""(learning rate, weight decay) by optimizer and parameter group."""
+
+
+def values(iteration: int) -> UpdateValues:
+    return UpdateValues(iteration=iteration, skipped=False, applied_step=iteration, clip=(0.5).hex(), learning_rates=RATES)
