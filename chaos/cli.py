@@ -19,7 +19,7 @@ from chaos.report.screen import make_screen
 from chaos.runs import Order, run_order
 from chaos.scenario import FAULTS, Action, Hold, Scenario, load_scenario
 from chaos.targets.base import Target
-from chaos.verdict import INTERRUPTED_EXIT_CODE, Verdict
+from chaos.verdict import Verdict
 from leto.core.errors import ConfigError
 from leto.core.failpoints import COPIES, Kernel, Point
 
@@ -27,6 +27,7 @@ SYSTEMS = {"leto": "chaos.targets.leto:LetoTarget"}
 REFERENCES = {"leto": "chaos.targets.plain:PlainTarget"}
 """What each system is compared with: for leto, plain Megatron with torch's own AdamW (U46)."""
 
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HELP = "Makes faults happen at exact points of a training run, proves that they happened, and judges the run bit for bit."
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=_HELP)
@@ -51,9 +52,9 @@ def run(
         raise _refused([str(error)]) from None
     try:
         codes = [_run_file(file, tuple(overrides or ()), plain, runs_dir, mutant) for file in files]
-    except KeyboardInterrupt:
-        _complain(["interrupted; everything this run started is closed"])
-        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    except SystemExit as stop:  # a signal
+        _complain(["interrupted; everything this run started is closed", *getattr(stop, "__notes__", ())])
+        raise
     raise typer.Exit(next((code for code in codes if code), 0))
 
 
@@ -177,10 +178,13 @@ def _refused(lines: Iterable[str]) -> typer.Exit:
 
 def main() -> None:
     """Entry point of the console script."""
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, _stop)
     app()
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
-    """Leave through every ``finally``: a bench that is told to stop leaves no job behind."""
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Leave through every ``finally``, once: a second signal must not cut short what the first one cleans up."""
+    for each in _STOP_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)

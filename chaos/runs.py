@@ -6,9 +6,11 @@ import json
 import os
 import shlex
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from chaos.engine import Engine
 from chaos.fingerprint import fingerprint
@@ -50,15 +52,16 @@ class Finished:
 
 
 def run_order(order: Order, target: Target, reference_target: Target, screen: Screen) -> Finished:
-    """Run the scenario and leave every artefact. Raises ConfigError for what the targets do not have, KeyboardInterrupt with
-    everything closed. Our own mistakes end as the verdict ``internal``, their traceback in internal-error.txt."""
-    directory = create_directory(order.runs_dir, order.scenario.name, order.scenario.seed, datetime.now(UTC))
-    (directory / SCENARIO).write_text(order.scenario.resolved_yaml())
+    """Run the scenario and leave every artefact. Our own mistakes end as the verdict ``internal``, their traceback in
+    internal-error.txt.
+
+    Raises ConfigError for what the targets do not have and for a directory that cannot be written, SystemExit with a note
+    that names the unfinished run when a signal stops it; everything it started is closed then.
+    """
     where = fingerprint(order.scenario.resolved_yaml())
-    (directory / FINGERPRINT).write_text(json.dumps(where, indent=2) + "\n")
-    journal = Journal(directory / JOURNAL, screen.listen)
+    directory = create_directory(order.runs_dir, order.scenario.name, order.scenario.seed, datetime.now(UTC))
+    journal = _begin(order, directory, where, screen)
     try:
-        journal.append("", BENCH, "ordered", repeat=order.repeat, mutant=order.mutant)
         engine = Engine(
             order.scenario, directory, journal, target=target, reference_target=reference_target, mutant=order.mutant
         )
@@ -67,7 +70,8 @@ def run_order(order: Order, target: Target, reference_target: Target, screen: Sc
         write_reports(record, judged, fingerprint=where, repeat=order.repeat)
         _write_verdict(order, directory, judged.conclusion, judged)
         return Finished(directory=directory, conclusion=judged.conclusion)
-    except KeyboardInterrupt:
+    except SystemExit as stop:  # a signal
+        stop.add_note(f"unfinished run: {directory}")
         journal.append("", BENCH, "interrupted")
         raise
     except ConfigError:
@@ -83,8 +87,19 @@ def run_order(order: Order, target: Target, reference_target: Target, screen: Sc
         journal.close()
 
 
+def _begin(order: Order, directory: Path, where: Mapping[str, Any], screen: Screen) -> Journal:
+    try:
+        (directory / SCENARIO).write_text(order.scenario.resolved_yaml())
+        (directory / FINGERPRINT).write_text(json.dumps(where, indent=2) + "\n")
+        journal = Journal(directory / JOURNAL, screen.listen)
+        journal.append("", BENCH, "ordered", repeat=order.repeat, mutant=order.mutant)
+    except OSError as error:
+        raise ConfigError(f"--runs-dir {order.runs_dir}: {directory}: {error.strerror or error}") from None
+    return journal
+
+
 def create_directory(runs_dir: Path, name: str, seed: int, now: datetime) -> Path:
-    """``runs_dir/<name>/<utc>-<seed>``, new, and ``latest`` beside it pointing there. Raises ConfigError when it cannot be."""
+    """``runs_dir/<name>/<utc>-<seed>``, new. Raises ConfigError when it cannot be."""
     try:
         return _new_directory(runs_dir / name, f"{now:%Y%m%dT%H%M%SZ}-{seed}")
     except OSError as error:
@@ -97,13 +112,18 @@ def _new_directory(parent: Path, stem: str) -> Path:
         directory = parent / (f"{stem}.{attempt}" if attempt else stem)
         try:
             directory.mkdir()
+            return directory
         except FileExistsError:
             continue
-        link = parent / f".latest-{os.getpid()}"
-        link.symlink_to(directory.name)
-        link.replace(parent / "latest")
-        return directory
     raise ConfigError(f"{parent / stem}: {_MAX_RUNS_A_SECOND} runs of this second exist already")
+
+
+def _point_latest_at(directory: Path) -> None:
+    """``latest`` beside it names the last run that came to a verdict, never one that was cut short."""
+    link = directory.with_name(f".latest-{os.getpid()}")
+    link.unlink(missing_ok=True)
+    link.symlink_to(directory.name)
+    link.replace(directory.with_name("latest"))
 
 
 def _write_verdict(order: Order, directory: Path, conclusion: Conclusion, judged: Judged | None) -> None:
@@ -123,3 +143,4 @@ def _write_verdict(order: Order, directory: Path, conclusion: Conclusion, judged
         "repeat": order.repeat,
     }
     (directory / VERDICT).write_text(json.dumps(whole, indent=2) + "\n")
+    _point_latest_at(directory)

@@ -26,8 +26,6 @@ class Verdict(Enum):
         return self.name.lower()
 
 
-INTERRUPTED_EXIT_CODE = 130
-
 _WHEN_FALSE = {
     "reference-equal": Verdict.UNKNOWN,
     "exact": Verdict.FAIL,

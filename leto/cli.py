@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -18,6 +20,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 
 EXIT_CODES = {"completed": 0, "failed": 1, "refused": 1}
 _EXIT_USAGE = 2
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class JsonLines:
@@ -44,14 +47,29 @@ def train(
     events_fd: Annotated[int, typer.Option(help="Inherited descriptor that receives events as JSON lines.")] = 1,
     parent_pid: Annotated[int, typer.Option(help="End when this parent process ends.")] = 0,
 ) -> None:
-    """Run one job to its end: exit 0 completed, 1 failed or refused, 2 for a configuration that is wrong."""
+    """Run one job to its end: exit 0 completed, 1 failed or refused, 2 for a configuration that is wrong.
+
+    SIGINT and SIGTERM stop it and everything it started: exit 130 and 143.
+    """
     from leto.runtime.node_agent import NodeAgent
     from leto.runtime.process import die_with_parent
 
+    for number in _STOP_SIGNALS:
+        signal.signal(number, _stop)
     if parent_pid:
-        die_with_parent(parent_pid)
+        die_with_parent(parent_pid, signal.SIGTERM)
     job = JobConfig.load(config)
-    raise typer.Exit(EXIT_CODES[NodeAgent(job, JsonLines(events_fd)).run().status])
+    end = NodeAgent(job, JsonLines(events_fd)).run()
+    if end.reason:
+        print(f"leto: {end.status}: {end.reason}", file=sys.stderr)  # noqa: T201
+    raise typer.Exit(EXIT_CODES[end.status])
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Leave through every ``finally``, once: a second signal must not cut short what the first one cleans up."""
+    for each in _STOP_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from leto.core.config import JobConfig
+from leto.core.errors import JobError
 from leto.megatron.preload import TRAINER_ENVIRONMENT
 from leto.memory.client import PoolAgent
 from leto.memory.state_manager import ManagerSpec
@@ -59,7 +60,10 @@ class Services:
 
     def _start(self) -> None:
         config, timeouts = self._config, self._config.timeouts
-        sockets = Path(tempfile.mkdtemp(prefix="leto-"))  # mode 0700
+        try:
+            sockets = Path(tempfile.mkdtemp(prefix="leto-"))  # mode 0700
+        except OSError as error:
+            raise JobError(f"no folder for sockets: {error.filename}: {error.strerror}; set TMPDIR to another one") from None
         self._resources.callback(shutil.rmtree, sockets, ignore_errors=True)
         for rank in range(config.workload.world_size):
             self._start_manager(rank, sockets / f"r{rank}")

@@ -579,7 +579,7 @@ def test_memory_that_the_system_does_not_grant_is_one_line(folder: Path, socket_
     soft, hard = resource.getrlimit(limit)
     resource.setrlimit(limit, (4 << 30, hard))
     try:
-        with pytest.raises(JobError, match="last log line: .*: leto-device-r0: an arena of 8589934592 bytes is refused: "):
+        with pytest.raises(JobError, match=r"last log line: .*: leto-device-r0: an arena of 8589934592 bytes is refused: "):
             start(folder, socket_path, device_bytes=8 << 30)
     finally:
         resource.setrlimit(limit, (soft, hard))

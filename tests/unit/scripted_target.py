@@ -130,7 +130,7 @@ class ScriptedJob:
         last = self._spec.workload.iterations
         for t in range(1, last + 1):
             if t == self._script.interrupt_at:
-                raise KeyboardInterrupt
+                raise SystemExit(130)  # as SIGINT does
             if t == self._script.hang_at:
                 yield from _for_ever()
             armed = [i for i in self._armed if i.iteration == t and self._script.parks]

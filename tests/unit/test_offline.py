@@ -31,7 +31,8 @@ def new_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> NewRun:
 
     def run(*words: str, **scripts: Script) -> Path:
         invoke(monkeypatch, tmp_path, *words, str(file), **scripts)
-        return (tmp_path / "runs" / "small" / "latest").resolve()
+        runs = [path for path in (tmp_path / "runs" / "small").iterdir() if not path.is_symlink()]
+        return max(runs, key=lambda path: path.stat().st_mtime_ns)
 
     return run
 

@@ -129,7 +129,9 @@ def test_an_unknown_planted_bug_is_a_usage_error(monkeypatch: pytest.MonkeyPatch
 def test_interruption_is_130(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
     done = invoke(monkeypatch, tmp_path, str(file), run=Script(interrupt_at=5))
     assert done.exit_code == 130
-    entries = read_journal(tmp_path / "runs" / "small" / "latest" / "journal.jsonl")
+    (run,) = (tmp_path / "runs" / "small").iterdir()  # no link names it: it came to no verdict
+    assert done.stderr == f"interrupted; everything this run started is closed\nunfinished run: {run}\n"
+    entries = read_journal(run / "journal.jsonl")
     assert [e.name for e in entries[-2:]] == ["residue", "interrupted"]
 
 
@@ -188,11 +190,19 @@ def test_a_target_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPa
     )
 
 
+def test_latest_is_the_last_run_that_came_to_a_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
+    latest = tmp_path / "runs" / "small" / "latest"
+    for last in ({}, {"run": Script(interrupt_at=5)}):
+        invoke(monkeypatch, tmp_path, str(file), **last)
+        assert json.loads((latest / "verdict.json").read_text())["verdict"] == "pass"
+    invoke(monkeypatch, tmp_path, str(file), run=Script(start_fails=True))
+    assert json.loads((latest / "verdict.json").read_text())["verdict"] == "liveness"
+
+
 def test_runs_of_one_second_get_directories_of_their_own(tmp_path: Path) -> None:
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     first, second = (create_directory(tmp_path, "small", 42, now) for _ in range(2))
     assert (first.name, second.name) == ("20260102T030405Z-42", "20260102T030405Z-42.1")
-    assert (tmp_path / "small" / "latest").resolve() == second
 
 
 def test_the_live_screen_shows_the_same_lines_and_a_bar_a_job(tmp_path: Path, file: Path) -> None:
