@@ -52,19 +52,22 @@ void xor_pages(const Addresses& source, Address target, size_t page_bytes, const
   leto::xor_pages(source, target, page_bytes, park_of(park));
 }
 
-void encode(size_t page_bytes, uint32_t tier1_pages, const Indices& columns, const Addresses& data, const Addresses& target,
-            const ParkArgument& park) {
-  leto::encode({page_bytes, tier1_pages}, columns, data, target, park_of(park));
+void encode(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint32_t tier1_pages, const Indices& columns,
+            const Addresses& data, const Addresses& target, const ParkArgument& park) {
+  leto::encode({scratch, threads}, {page_bytes, tier1_pages}, columns, data, target, park_of(park));
 }
 
-void update_parity(size_t page_bytes, uint32_t tier1_pages, const Indices& columns, const Addresses& undo,
-                   const Addresses& data, const Addresses& parity, const Addresses& target, const ParkArgument& park) {
-  leto::update_parity({page_bytes, tier1_pages}, columns, undo, data, parity, target, park_of(park));
+void update_parity(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint32_t tier1_pages, const Indices& columns,
+                   const Addresses& undo, const Addresses& data, const Addresses& parity, const Addresses& target,
+                   const ParkArgument& park) {
+  leto::update_parity({scratch, threads}, {page_bytes, tier1_pages}, columns, undo, data, parity, target, park_of(park));
 }
 
-int reconstruct(size_t page_bytes, uint32_t tier1_pages, const Indices& columns, const Addresses& data,
-                const Indices& lost_columns, const Addresses& target, const Indices& rows, const Addresses& parity) {
-  return leto::reconstruct({page_bytes, tier1_pages}, columns, data, lost_columns, target, rows, parity);
+int reconstruct(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint32_t tier1_pages, const Indices& columns,
+                const Addresses& data, const Indices& lost_columns, const Addresses& lost_data, const Indices& rows,
+                const Addresses& parity, const Indices& lost_rows, const Addresses& lost_parity) {
+  return leto::reconstruct({scratch, threads}, {page_bytes, tier1_pages},
+                           {columns, data, lost_columns, lost_data, rows, parity, lost_rows, lost_parity});
 }
 
 void adam(Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
@@ -88,12 +91,13 @@ NB_MODULE(_kernels, module) {
   module.def("equal_pages", &leto::equal_pages, "left"_a, "right"_a, "page_bytes"_a, unlocked);
   module.def("fill", &leto::fill, "address"_a, "byte_count"_a, "pattern"_a, unlocked);
   module.def("publish", &leto::publish, "addresses"_a, "value"_a, unlocked);
-  module.def("encode", &encode, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "data"_a, "target"_a,
+  nb::class_<leto::Scratch>(module, "Scratch").def(nb::init<>()).def_prop_ro("byte_count", &leto::Scratch::byte_count);
+  module.def("encode", &encode, "scratch"_a, "threads"_a, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "data"_a, "target"_a,
              "park"_a.none() = nb::none(), unlocked);
-  module.def("update_parity", &update_parity, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "undo"_a, "data"_a, "parity"_a,
-             "target"_a, "park"_a.none() = nb::none(), unlocked);
-  module.def("reconstruct", &reconstruct, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "data"_a, "lost_columns"_a,
-             "target"_a, "rows"_a, "parity"_a, unlocked);
+  module.def("update_parity", &update_parity, "scratch"_a, "threads"_a, "page_bytes"_a, "tier1_pages"_a, "columns"_a,
+             "undo"_a, "data"_a, "parity"_a, "target"_a, "park"_a.none() = nb::none(), unlocked);
+  module.def("reconstruct", &reconstruct, "scratch"_a, "threads"_a, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "data"_a,
+             "lost_columns"_a, "lost_data"_a, "rows"_a, "parity"_a, "lost_rows"_a, "lost_parity"_a, unlocked);
   module.def("adam", &adam, "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a,
              "sqrt_function"_a, "park"_a.none() = nb::none(), unlocked);
 }

@@ -4,25 +4,24 @@
 #include <atomic>
 #include <cstring>
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "rows.h"
 
 namespace leto {
 namespace {
 
-constexpr size_t kStripBytes = 4096;
+// A target of this size is stored past the cache.
+constexpr size_t kStreamBytes = 256 << 10;
 
 void xor_range(const Addresses& source, Address target, size_t first, size_t last) {
-  for (size_t strip = first; strip < last; strip += kStripBytes) {
-    const size_t bytes = std::min(kStripBytes, last - strip);
-    auto* __restrict sum = at<uint8_t>(target + strip);
-    std::memcpy(sum, at<uint8_t>(source[0] + strip), bytes);
-    for (size_t k = 1; k < source.size(); ++k) {
-      const auto* __restrict page = at<const uint8_t>(source[k] + strip);
-      for (size_t i = 0; i < bytes; ++i) sum[i] ^= page[i];
-    }
+  alignas(kVectorBytes) Byte workspace[kStripBytes];
+  std::vector<const Byte*> strips(source.size());
+  const bool stream = last - first >= kStreamBytes && (target + first) % kVectorBytes == 0;
+  for (size_t offset = first; offset < last; offset += kStripBytes) {
+    for (size_t k = 0; k < source.size(); ++k) strips[k] = at<const Byte>(source[k] + offset);
+    row().code().xor_strips({strips.data(), strips.size(), at<Byte>(target + offset), workspace,
+                             std::min(kStripBytes, last - offset), stream});
   }
+  fence_streaming_stores();
 }
 
 }  // namespace
@@ -60,10 +59,7 @@ void fill(Address address, size_t byte_count, uint32_t pattern) {
 
 void publish(const Addresses& addresses, uint64_t value) {
   for (const Address address : addresses) require(address % 8 == 0, "publish: a word is not 8-byte aligned");
-  // A release store does not order streaming stores, which memcpy may use for large pages.
-#if defined(__SSE2__)
-  _mm_sfence();
-#endif
+  fence_streaming_stores();  // memcpy makes some for large pages
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (const Address address : addresses) __atomic_store_n(at<uint64_t>(address), value, __ATOMIC_RELEASE);
 }

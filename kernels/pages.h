@@ -6,6 +6,10 @@
 #include <stdexcept>
 #include <vector>
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace leto {
 
 using Address = uintptr_t;
@@ -16,11 +20,11 @@ T* at(Address address) {
   return reinterpret_cast<T*>(address);
 }
 
-// The same pages, `offset` bytes further on.
-inline Addresses advanced(const Addresses& pages, size_t offset) {
-  Addresses moved(pages);
-  for (Address& page : moved) page += offset;
-  return moved;
+// Streaming stores are ordered by no release store and no join; whoever made them calls this before saying that they are done.
+inline void fence_streaming_stores() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
 }
 
 // Refuses calls that would touch memory nobody named; a caller's bug, ValueError in Python.

@@ -1,4 +1,5 @@
-// One row per instruction set: the inner loops that have more than one implementation. The row is chosen once. A new instruction set adds files with its suffix and a row in rows.cpp.
+// One row per instruction set: the inner loops that have more than one implementation. The row is chosen once. A new
+// instruction set adds files with its suffix and a row in rows.cpp.
 #pragma once
 
 #include <cstddef>
@@ -6,22 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "pages.h"
+#include "code_strips.h"
 
 namespace leto {
 
-// targets[j] <- base[j] xor sum over k of matrix[k][j] * (sources[k] xor others[k]), over `words` 32-bit words.
-// `base` and `others` may be empty, meaning zeros. Targets must not overlap any input.
-struct Combination {
-  const uint32_t* matrix;  // [sources][targets]
-  const Addresses& sources;
-  const Addresses& others;
-  const Addresses& base;
-  const Addresses& targets;
-  size_t words;
-};
-
-inline constexpr int kMaxTargets = 16;
 inline constexpr int kAdamBlock = 1024;
 
 // AdamW scalars of one segment, each rounded to float once.
@@ -52,12 +41,12 @@ struct AdamHalves {
 struct Row {
   const char* name;
   bool (*supported)();
-  void (*combine)(const Combination&);
+  const CodeKernels& (*code)();
   AdamHalves adam_separate;  // multiply and add round separately
   AdamHalves adam_fused;     // fused multiply-add in the moments
 };
 
-// The row in use: the best supported one, or the one that the environment variable LETO_KERNEL_ROW names, which is how one
+// The row in use: the best supported one, or the one that the environment variable LETO_KERNEL names, which is how one
 // machine tests them all. Throws std::invalid_argument when that row is not supported here.
 const Row& row();
 

@@ -1,99 +1,19 @@
 #include "rs.h"
 
 #include <algorithm>
-#include <memory>
+#include <initializer_list>
 
-#include "gf32.h"
+#include "product.h"
 #include "rows.h"
+#include "workers.h"
 
 namespace leto {
 namespace {
 
-constexpr size_t kStripBytes = 8192;
+// Parity of this size does not stay in the cache anyway, so it is stored past it, which saves reading what is overwritten.
+constexpr size_t kStreamBytes = 4 << 20;
 
-using Matrix = std::vector<uint32_t>;
-
-// Replaces every element by its inverse with a single inversion: prefix products, then unwind.
-void invert_all(Matrix& elements) {
-  Matrix prefix(elements.size() + 1, 1);
-  for (size_t i = 0; i < elements.size(); ++i) prefix[i + 1] = gf32::multiply(prefix[i], elements[i]);
-  uint32_t suffix = gf32::inverse(prefix.back());
-  for (size_t i = elements.size(); i-- > 0;) {
-    const uint32_t inverted = gf32::multiply(suffix, prefix[i]);
-    suffix = gf32::multiply(suffix, elements[i]);
-    elements[i] = inverted;
-  }
-}
-
-// Points of the code for a transform of size m: row j at j, column i at m + i, in blocks of m that share a factor.
-class Points {
- public:
-  explicit Points(uint32_t tier1_pages) {
-    while (m_ < tier1_pages) m_ *= 2;
-    uint32_t units = 1;
-    for (uint32_t v = 1; v < m_; ++v) units = gf32::multiply(units, v);
-    inverse_units_ = gf32::inverse(units);
-  }
-
-  uint32_t of_column(uint32_t column) const { return m_ + column; }
-
-  // u_b of the column's block: s(m * (1 + b)) / (1 * 2 * ... * (m - 1)).
-  uint32_t factor(uint32_t column) const {
-    const uint32_t x = m_ * (1 + column / m_);
-    uint32_t value = inverse_units_;
-    for (uint32_t v = 0; v < m_; ++v) value = gf32::multiply(value, x ^ v);
-    return value;
-  }
-
-  // P[column][row] for all given columns and rows, laid out [column][row].
-  Matrix coefficients(const Indices& columns, const Indices& rows) const {
-    Matrix matrix;
-    matrix.reserve(columns.size() * rows.size());
-    for (const uint32_t column : columns) {
-      for (const uint32_t row : rows) matrix.push_back(of_column(column) ^ row);
-    }
-    invert_all(matrix);
-    uint32_t block = ~0u, scale = 0;
-    for (size_t k = 0; k < columns.size(); ++k) {
-      if (columns[k] / m_ != block) {
-        block = columns[k] / m_;
-        scale = factor(columns[k]);
-      }
-      for (size_t j = 0; j < rows.size(); ++j) {
-        matrix[k * rows.size() + j] = gf32::multiply(scale, matrix[k * rows.size() + j]);
-      }
-    }
-    return matrix;
-  }
-
-  // Inverse of the square system (columns x rows), laid out [row][column]: the explicit inverse of a Cauchy matrix with
-  // its columns scaled.
-  Matrix solution(const Indices& columns, const Indices& rows) const {
-    const size_t n = columns.size();
-    Matrix numerators(n * n), matrix(n * n);
-    for (size_t a = 0; a < n; ++a) {
-      for (size_t b = 0; b < n; ++b) {
-        const uint32_t x = of_column(columns[b]), y = rows[a];
-        uint32_t numerator = 1, denominator = gf32::multiply(x ^ y, factor(columns[b]));
-        for (size_t k = 0; k < n; ++k) {
-          const uint32_t xk = of_column(columns[k]), yk = rows[k];
-          numerator = gf32::multiply(numerator, gf32::multiply(x ^ yk, xk ^ y));
-          if (k != b) denominator = gf32::multiply(denominator, x ^ xk);
-          if (k != a) denominator = gf32::multiply(denominator, y ^ yk);
-        }
-        numerators[a * n + b] = numerator;
-        matrix[a * n + b] = denominator;
-      }
-    }
-    invert_all(matrix);
-    for (size_t i = 0; i < n * n; ++i) matrix[i] = gf32::multiply(matrix[i], numerators[i]);
-    return matrix;
-  }
-
- private:
-  uint32_t m_ = 1;
-  uint32_t inverse_units_ = 0;
-};
+const Addresses kNone;
 
 Indices all_rows(const Code& code) {
   Indices rows(code.tier1_pages);
@@ -102,90 +22,198 @@ Indices all_rows(const Code& code) {
 }
 
 void require_code(const Code& code) {
-  require(code.tier1_pages >= 1 && code.tier1_pages <= kMaxTargets, "code: tier1_pages is not in [1, 16]");
+  require(code.tier1_pages >= 1 && code.tier1_pages <= kMaxRows, "code: tier1_pages is not in [1, 16]");
   require(code.page_bytes % 4 == 0, "code: page_bytes is not a multiple of 4");
 }
 
-// A matrix applied to one byte range of all pages.
-void combine(const Matrix& matrix, const Addresses& sources, const Addresses& others, const Addresses& base,
-             const Addresses& targets, size_t bytes) {
-  if (!targets.empty()) row().combine({matrix.data(), sources, others, base, targets, bytes / 4});
+bool all_aligned(const Addresses& pages, size_t unit) {
+  return std::all_of(pages.begin(), pages.end(), [&](Address page) { return page % unit == 0; });
 }
 
-// Pages of one strip that live in memory of our own.
-class Scratch {
- public:
-  explicit Scratch(size_t pages) : bytes_(new uint8_t[pages * kStripBytes]) {
-    for (size_t k = 0; k < pages; ++k) pages_.push_back(reinterpret_cast<Address>(bytes_.get()) + k * kStripBytes);
-  }
+void require_words(std::initializer_list<const Addresses*> lists) {
+  for (const Addresses* pages : lists) require(all_aligned(*pages, 4), "code: a page is not 4-byte aligned");
+}
 
-  Addresses slice(size_t first, size_t last) const { return {pages_.begin() + first, pages_.begin() + last}; }
+std::vector<Worker> workers(size_t count, const CodeKernels& kernels, size_t pages, Scratch& scratch) {
+  std::vector<Worker> made;
+  made.reserve(count);
+  for (size_t n = 0; n < count; ++n) made.emplace_back(kernels, pages, scratch);
+  return made;
+}
 
- private:
-  std::unique_ptr<uint8_t[]> bytes_;
-  Addresses pages_;
-};
+// visit(offset, bytes) for every strip of [first, last).
+template <class Visit>
+void for_strips(size_t first, size_t last, size_t strip_bytes, const Visit& visit) {
+  for (size_t offset = first; offset < last; offset += strip_bytes) visit(offset, std::min(strip_bytes, last - offset));
+}
 
-bool is_zero(Address page, size_t bytes) {
-  const auto* words = at<const uint32_t>(page);
+void strips_at(const Addresses& pages, size_t offset, Byte** strips) {
+  for (size_t k = 0; k < pages.size(); ++k) strips[k] = at<Byte>(pages[k] + offset);
+}
+
+// target <- base xor the product, for whole pages. `base` is empty for zeros.
+void multiply_pages(const Run& run, const Code& code, const Indices& columns, const Product::Sources& sources,
+                    const Addresses& base, const Addresses& target, const std::optional<Park>& park) {
+  require_code(code);
+  require_words({&sources.data, &sources.minus, &base, &target});
+  run.scratch.reset();
+  const CodeKernels& kernels = row().code();
+  const Indices rows = all_rows(code);
+  const Product product(kernels, Points(code.tier1_pages), columns, rows, run.scratch);
+  const size_t pages = sources.data.size() + sources.minus.size() + base.size() + target.size();
+  const size_t threads = useful_threads(run.threads, pages * code.page_bytes);
+  const std::vector<Worker> memory = workers(threads, kernels, columns.size(), run.scratch);
+  const bool large = target.size() * code.page_bytes >= kStreamBytes && all_aligned(target, kVectorBytes);
+  run_parked(code.page_bytes / 4, park, [&](size_t first_word, size_t last_word) {
+    const bool stream = large && first_word * 4 % kVectorBytes == 0;
+    split(first_word * 4, last_word * 4, product.strip_bytes(), threads, [&](size_t thread, size_t first, size_t last) {
+      for_strips(first, last, product.strip_bytes(), [&](size_t offset, size_t bytes) {
+        Byte *from[kMaxRows], *to[kMaxRows];
+        strips_at(base, offset, from);
+        strips_at(target, offset, to);
+        product.run(sources, {offset, bytes, last}, base.empty() ? nullptr : from, to, stream, memory[thread]);
+      });
+    });
+  });
+}
+
+bool is_zero(const Byte* strip, size_t bytes) {
+  const auto* words = reinterpret_cast<const uint32_t*>(strip);
   uint32_t any = 0;
   for (size_t i = 0; i < bytes / 4; ++i) any |= words[i];
   return any == 0;
 }
 
+Indices joined(const Indices& left, const Indices& right) {
+  Indices both(left);
+  both.insert(both.end(), right.begin(), right.end());
+  return both;
+}
+
+// A repair planned for all strips: three products a strip, the first over everything, the others over what is lost.
+//
+//   sums     what the lost columns contribute to each row: the row xor the product of the intact columns
+//   lost     the lost columns, from the sums of as many rows (the inverse of their square of the matrix)
+//   rest     for the other rows, their sum xor the product of the lost columns: zero in a spare row, the page in a lost one
+class Repair {
+ public:
+  Repair(const CodeKernels& kernels, const Points& points, const Erasure& erasure, Scratch& scratch)
+      : kernels_(kernels),
+        erasure_(erasure),
+        lost_(erasure.lost_columns.size()),
+        intact_(erasure.rows.size()),
+        rows_(joined(erasure.rows, erasure.lost_rows)),
+        known_(kernels, points, erasure.columns, rows_, scratch) {
+    const Indices solving(rows_.begin(), rows_.begin() + lost_), rest(rows_.begin() + lost_, rows_.end());
+    solution_ = expanded(kernels, points.solution(erasure.lost_columns, solving, scratch), lost_ * lost_, scratch);
+    rest_ = expanded(kernels, points.coefficients(erasure.lost_columns, rest, scratch), lost_ * rest.size(), scratch);
+  }
+
+  // Memory of one thread: rows of sums and of syndromes.
+  struct Strips {
+    Byte *sums[kMaxRows], *syndromes[kMaxRows];
+
+    Strips(const CodeKernels& kernels, Scratch& scratch) {
+      const size_t stride = kernels.strip_bytes + kGroupBytes;
+      auto* memory = scratch.take<Byte>(2 * kMaxRows * stride);
+      for (int r = 0; r < kMaxRows; ++r) {
+        sums[r] = memory + r * stride;
+        syndromes[r] = memory + (kMaxRows + r) * stride;
+      }
+    }
+  };
+
+  // Repairs one strip. Returns the first spare row that contradicts, or -1.
+  int run(const Product::Strip& strip, const Strips& strips, const Worker& worker) const {
+    const Byte* base[kMaxRows] = {};
+    Byte *sums[kMaxRows], *rest[kMaxRows], *lost[kMaxRows];
+    std::copy_n(strips.sums, rows_.size(), sums);
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const bool is_intact = r < intact_;
+      if (is_intact) base[r] = at<const Byte>(erasure_.parity[r] + strip.offset);
+      Byte* page = is_intact ? strips.syndromes[r] : at<Byte>(erasure_.lost_parity[r - intact_] + strip.offset);
+      if (r >= lost_) rest[r - lost_] = page;
+    }
+    if (lost_ == 0) std::copy_n(rest, rows_.size(), sums);  // nothing to solve: the sums are the rest already
+    known_.run({erasure_.data, kNone}, strip, base, sums, false, worker);
+    if (lost_ > 0) {
+      strips_at(erasure_.lost_data, strip.offset, lost);
+      multiply(strips.sums, lost_, solution_, nullptr, lost, lost_, strip.bytes, worker);
+      multiply(lost, lost_, rest_, strips.sums + lost_, rest, rows_.size() - lost_, strip.bytes, worker);
+    }
+    for (size_t r = lost_; r < intact_; ++r) {
+      if (!is_zero(rest[r - lost_], strip.bytes)) return static_cast<int>(rows_[r]);
+    }
+    return -1;
+  }
+
+ private:
+  void multiply(const Byte* const* data, size_t sources, const Byte* factors, const Byte* const* base, Byte* const* targets,
+                size_t rows, size_t bytes, const Worker& worker) const {
+    if (rows == 0) return;
+    kernels_.multiply({data, nullptr, static_cast<int>(sources), factors, base, targets, static_cast<int>(rows),
+                       worker.workspace, bytes, false});
+  }
+
+  const CodeKernels& kernels_;
+  const Erasure& erasure_;
+  const size_t lost_, intact_;
+  const Indices rows_;
+  const Product known_;
+  const Byte *solution_, *rest_;
+};
+
+void require_erasure(const Code& code, const Erasure& erasure) {
+  require_code(code);
+  require(erasure.columns.size() == erasure.data.size(), "reconstruct: columns and data have different lengths");
+  require(erasure.lost_columns.size() == erasure.lost_data.size(), "reconstruct: one target a lost column");
+  require(erasure.rows.size() == erasure.parity.size(), "reconstruct: rows and parity have different lengths");
+  require(erasure.lost_rows.size() == erasure.lost_parity.size(), "reconstruct: one target a lost row");
+  require(erasure.lost_columns.size() <= erasure.rows.size(), "reconstruct: more lost columns than rows");
+  require_words({&erasure.data, &erasure.lost_data, &erasure.parity, &erasure.lost_parity});
+  uint32_t seen = 0;
+  for (const uint32_t row : joined(erasure.rows, erasure.lost_rows)) {
+    require(row < code.tier1_pages && !(seen >> row & 1), "reconstruct: a row repeats or is not one of the code");
+    seen |= 1u << row;
+  }
+}
+
 }  // namespace
 
-void encode(const Code& code, const Indices& columns, const Addresses& data, const Addresses& target,
+void encode(const Run& run, const Code& code, const Indices& columns, const Addresses& data, const Addresses& target,
             const std::optional<Park>& park) {
-  require_code(code);
   require(columns.size() == data.size(), "encode: columns and data have different lengths");
   require(target.size() == code.tier1_pages, "encode: the target is not one page per parity row");
-  const Matrix matrix = Points(code.tier1_pages).coefficients(columns, all_rows(code));
-  run_parked(code.page_bytes / 4, park, [&](size_t first, size_t last) {
-    combine(matrix, advanced(data, first * 4), {}, {}, advanced(target, first * 4), (last - first) * 4);
-  });
+  multiply_pages(run, code, columns, {data, kNone}, kNone, target, park);
 }
 
-void update_parity(const Code& code, const Indices& columns, const Addresses& undo, const Addresses& data,
+void update_parity(const Run& run, const Code& code, const Indices& columns, const Addresses& undo, const Addresses& data,
                    const Addresses& parity, const Addresses& target, const std::optional<Park>& park) {
-  require_code(code);
-  require(columns.size() == data.size() && undo.size() == data.size(), "update_parity: one column, undo and data page each");
+  require(columns.size() == data.size(), "update_parity: columns and data have different lengths");
+  require(undo.empty() || undo.size() == data.size(), "update_parity: undo and data have different lengths");
   require(parity.size() == code.tier1_pages && target.size() == parity.size(), "update_parity: one page per parity row");
-  const Matrix matrix = Points(code.tier1_pages).coefficients(columns, all_rows(code));
-  run_parked(code.page_bytes / 4, park, [&](size_t first, size_t last) {
-    combine(matrix, advanced(undo, first * 4), advanced(data, first * 4), advanced(parity, first * 4),
-            advanced(target, first * 4), (last - first) * 4);
-  });
+  multiply_pages(run, code, columns, {data, undo}, parity, target, park);
 }
 
-int reconstruct(const Code& code, const Indices& columns, const Addresses& data, const Indices& lost_columns,
-                const Addresses& target, const Indices& rows, const Addresses& parity) {
-  require_code(code);
-  require(columns.size() == data.size(), "reconstruct: columns and data have different lengths");
-  require(lost_columns.size() == target.size(), "reconstruct: lost columns and target have different lengths");
-  require(rows.size() == parity.size() && rows.size() <= code.tier1_pages, "reconstruct: rows and parity do not match");
-  require(lost_columns.size() <= rows.size(), "reconstruct: more lost columns than rows");
-  const size_t lost = lost_columns.size();
-  const Indices solving(rows.begin(), rows.begin() + lost), spare(rows.begin() + lost, rows.end());
-  const Points points(code.tier1_pages);
-  const Matrix known = points.coefficients(columns, rows);
-  const Matrix solution = points.solution(lost_columns, solving);
-  const Matrix solved = points.coefficients(lost_columns, spare);
-  const Scratch scratch(2 * rows.size());
-  const Addresses sums = scratch.slice(0, rows.size());  // what the lost columns contribute to each row
-  const Addresses solving_sums = scratch.slice(0, lost), spare_sums = scratch.slice(lost, rows.size());
-  const Addresses syndromes = scratch.slice(rows.size(), rows.size() + spare.size());
-  for (size_t offset = 0; offset < code.page_bytes; offset += kStripBytes) {
-    const size_t bytes = std::min(kStripBytes, code.page_bytes - offset);
-    const Addresses pages = advanced(target, offset);
-    combine(known, advanced(data, offset), {}, advanced(parity, offset), sums, bytes);
-    combine(solution, solving_sums, {}, {}, pages, bytes);
-    combine(solved, pages, {}, spare_sums, syndromes, bytes);
-    for (size_t s = 0; s < spare.size(); ++s) {
-      if (!is_zero(syndromes[s], bytes)) return static_cast<int>(spare[s]);
-    }
-  }
-  return -1;
+int reconstruct(const Run& run, const Code& code, const Erasure& erasure) {
+  require_erasure(code, erasure);
+  run.scratch.reset();
+  const CodeKernels& kernels = row().code();
+  const Repair repair(kernels, Points(code.tier1_pages), erasure, run.scratch);
+  const size_t pages = erasure.data.size() + erasure.parity.size();
+  const size_t threads = useful_threads(run.threads, pages * code.page_bytes);
+  const std::vector<Worker> memory = workers(threads, kernels, pages, run.scratch);
+  std::vector<Repair::Strips> strips;
+  for (size_t n = 0; n < threads; ++n) strips.emplace_back(kernels, run.scratch);
+  std::vector<int> contradicting(threads, -1);
+  split(0, code.page_bytes, kernels.strip_bytes, threads, [&](size_t thread, size_t first, size_t last) {
+    for_strips(first, last, kernels.strip_bytes, [&](size_t offset, size_t bytes) {
+      if (contradicting[thread] >= 0) return;
+      contradicting[thread] = repair.run({offset, bytes, last}, strips[thread], memory[thread]);
+    });
+  });
+  const auto found = std::find_if(contradicting.begin(), contradicting.end(), [](int row) { return row >= 0; });
+  return found == contradicting.end() ? -1 : *found;
 }
 
 }  // namespace leto

@@ -14,7 +14,7 @@ Segment: TypeAlias = tuple[int, int, float | None, float | None, float, float, f
 is a double that the kernel rounds to fp32 once. clip multiplies the gradient, decay the master; None skips the operation."""
 
 row: str
-"""Name of the instruction-set row in use: the best supported one, or the one that LETO_KERNEL_ROW names."""
+"""Name of the instruction-set row in use: the best supported one, or the one that LETO_KERNEL names."""
 supported_rows: list[str]
 """Rows that this processor supports, best last."""
 adam_block: int
@@ -25,7 +25,17 @@ def xor_pages(source: Sequence[int], target: int, page_bytes: int, park: Armed =
 def equal_pages(left: Sequence[int], right: Sequence[int], page_bytes: int) -> list[int]: ...
 def fill(address: int, byte_count: int, pattern: int) -> None: ...
 def publish(addresses: Sequence[int], value: int) -> None: ...
+
+class Scratch:
+    """Working memory of one call at a time. Grows to the largest call and is kept, so that later calls allocate no pages."""
+
+    def __init__(self) -> None: ...
+    @property
+    def byte_count(self) -> int: ...
+
 def encode(
+    scratch: Scratch,
+    threads: int,
     page_bytes: int,
     tier1_pages: int,
     columns: Sequence[int],
@@ -34,6 +44,8 @@ def encode(
     park: Armed = None,
 ) -> None: ...
 def update_parity(
+    scratch: Scratch,
+    threads: int,
     page_bytes: int,
     tier1_pages: int,
     columns: Sequence[int],
@@ -42,18 +54,27 @@ def update_parity(
     parity: Sequence[int],
     target: Sequence[int],
     park: Armed = None,
-) -> None: ...
+) -> None:
+    """An empty ``undo`` says that ``data`` is the difference already."""
+
 def reconstruct(
+    scratch: Scratch,
+    threads: int,
     page_bytes: int,
     tier1_pages: int,
     columns: Sequence[int],
     data: Sequence[int],
     lost_columns: Sequence[int],
-    target: Sequence[int],
+    lost_data: Sequence[int],
     rows: Sequence[int],
     parity: Sequence[int],
+    lost_rows: Sequence[int],
+    lost_parity: Sequence[int],
 ) -> int:
-    """First spare row that contradicts the result, or -1. Needs at least as many rows as lost columns."""
+    """Writes ``lost_data`` and ``lost_parity``. First spare row that contradicts the result, or -1.
+
+    Needs at least as many rows as lost columns.
+    """
 
 def adam(
     master: int,

@@ -1,6 +1,8 @@
 """The Kernels protocol on the host, over the native module ``leto._kernels``.
 
-Every call releases the GIL. What an armed call leaves behind when it parks (U50):
+Every call releases the GIL and runs on the calling thread alone. The instruction-set row is the best one that the processor
+has; the environment variable LETO_KERNEL (portable, avx2 or gfni) forces one. What an armed call leaves behind when it parks
+(U50):
 
     copy_pages, xor_pages      the target's bytes before the point are new, the rest is untouched
     encode, update_parity      the same, at the same offset in every target page: the point is at
@@ -11,6 +13,7 @@ Every call releases the GIL. What an armed call leaves behind when it parks (U50
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from leto import _kernels
@@ -20,6 +23,16 @@ from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment, CodeShape
 
 ADAM_BLOCK = _kernels.adam_block
 """Elements of one block of the adam kernel."""
+
+_local = threading.local()
+
+
+def thread_scratch() -> _kernels.Scratch:
+    """The calling thread's working memory of the code kernels. A call in progress owns it, so threads share none."""
+    scratch: _kernels.Scratch | None = getattr(_local, "scratch", None)
+    if scratch is None:
+        scratch = _local.scratch = _kernels.Scratch()
+    return scratch
 
 
 class HostKernels:
@@ -39,7 +52,7 @@ class HostKernels:
     def encode(
         self, shape: CodeShape, columns: Sequence[int], data: Sequence[int], target: Sequence[int], park: Park | None = None
     ) -> None:
-        _kernels.encode(shape.page_bytes, shape.tier1_pages, columns, data, target, _armed(park))
+        _kernels.encode(thread_scratch(), 1, shape.page_bytes, shape.tier1_pages, columns, data, target, _armed(park))
 
     def update_parity(
         self,
@@ -51,7 +64,9 @@ class HostKernels:
         target: Sequence[int],
         park: Park | None = None,
     ) -> None:
-        _kernels.update_parity(shape.page_bytes, shape.tier1_pages, columns, undo, data, parity, target, _armed(park))
+        _kernels.update_parity(
+            thread_scratch(), 1, shape.page_bytes, shape.tier1_pages, columns, undo, data, parity, target, _armed(park)
+        )
 
     def reconstruct(
         self,
@@ -67,7 +82,7 @@ class HostKernels:
         if lost > len(rows):
             raise Unrecoverable(f"{lost} pages of the group are lost, {len(rows)} solvable")
         contradicting = _kernels.reconstruct(
-            shape.page_bytes, shape.tier1_pages, columns, data, lost_columns, target, rows, parity
+            thread_scratch(), 1, shape.page_bytes, shape.tier1_pages, columns, data, lost_columns, target, rows, parity, [], []
         )
         if contradicting >= 0:
             raise Unrecoverable(f"spare parity row {contradicting} contradicts the data with {lost} pages reconstructed")

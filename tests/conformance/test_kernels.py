@@ -350,7 +350,7 @@ def in_row(row: str, expression: str) -> subprocess.CompletedProcess[str]:
     """Evaluates an expression of this module in a process that is told to use ``row``."""
     program = f"import test_kernels as t; print({expression})"
     path = os.pathsep.join(sys.path)
-    environment = os.environ | {"LETO_KERNEL_ROW": row, "PYTHONPATH": path}
+    environment = os.environ | {"LETO_KERNEL": row, "PYTHONPATH": path}
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, env=environment)
 
 
@@ -363,4 +363,4 @@ def test_every_row_gives_the_same_bits(row: str) -> None:
 def test_a_row_that_is_not_there_is_refused() -> None:
     done = in_row("abacus", "t._kernels.row")
     assert done.returncode != 0
-    assert "LETO_KERNEL_ROW" in done.stderr
+    assert "LETO_KERNEL" in done.stderr
