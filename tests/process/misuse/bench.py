@@ -1,0 +1,50 @@
+"""The bench's command line with a reference that is replayed: training it twice again would add nothing to a test of misuse.
+
+    python bench.py LEDGERS ARGUMENTS OF LETO-CHAOS...
+
+``LEDGERS`` is the directory of a reference that a whole run recorded before.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import deque
+from pathlib import Path
+
+import chaos.cli
+from chaos.targets.base import Outcome, OutcomeStatus, Residue, RunSpec
+from leto.core.events import Event
+
+LEDGERS = Path(sys.argv[1]).absolute()
+
+
+class ReplayedJob:
+    """Ended before it began. What the engine asks of a job without faults."""
+
+    def __init__(self) -> None:
+        self._events = deque([Event("job-started"), Event("job-ended", {"status": "completed", "reason": ""})])
+
+    def next_event(self, timeout_s: float) -> Event | None:
+        return self._events.popleft() if self._events else None
+
+    def finish(self, timeout_s: float) -> Outcome:
+        return Outcome(OutcomeStatus.COMPLETED)
+
+    def close(self) -> Residue:
+        return Residue()
+
+
+class ReplayedReference:
+    """A reference that has been trained before."""
+
+    def start(self, spec: RunSpec) -> ReplayedJob:
+        shutil.copytree(LEDGERS, spec.ledger_dir, dirs_exist_ok=True)
+        return ReplayedJob()
+
+
+if __name__ == "__main__":
+    chaos.cli.REFERENCES["leto"] = "bench:ReplayedReference"
+    sys.modules["bench"] = sys.modules["__main__"]
+    sys.argv = ["leto-chaos", *sys.argv[2:]]
+    chaos.cli.main()

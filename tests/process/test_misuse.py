@@ -1,0 +1,253 @@
+"""The command held in the wrong way: stopped, killed, started twice, without room, without memory, with aims that miss."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+HERE = Path(__file__).parent / "misuse"
+TIMEOUT_S = 90.0
+CLEAN_S = 5.0  # from a signal until nothing is left
+SEED = 3
+
+SCENARIO = """\
+schema: 1
+name: misused
+claim: One kill changes no bit; whoever misuses the command is told so and finds nothing left.
+seed: 42
+system: leto
+workload: {model: olmoe-tiny, parallel: {dp: 2, ep: 2}, precision: bf16, iterations: 6, data: shakespeare, seed: 42}
+protection: {page: 64KiB, data_pages: 60, tier1: 16, tier2: 1, chunk_pages: 12}
+faults:
+  - id: kill
+    when: {iteration: 3, phase: update}
+    where: {rank: 1}
+    do: [abort-kernel: {kernel: adam, progress: 0.5}]
+expect: {recoveries: 1, rule: finish, fallback: none, deadline_s: 30}
+"""
+
+
+class Bench:
+    """A directory in which people run leto-chaos. Every process of it carries ``mark`` in its environment."""
+
+    def __init__(self, directory: Path, recorded: Path | None = None) -> None:
+        self.directory = directory
+        self.temporary = directory / "tmp"
+        self.runs = directory / "runs" / "misused"
+        self._recorded = recorded
+        self.mark = f"MARK={uuid.uuid4()}"
+        self.temporary.mkdir()
+        (directory / "misused.yaml").write_text(SCENARIO)
+
+    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        command = [HERE / "bench.py", self._recorded] if self._recorded else ["-m", "chaos"]
+        argv = [sys.executable, "-P", *command, "run", "--plain", *(words or ("misused.yaml",))]
+        return subprocess.Popen(
+            argv,
+            cwd=self.directory,
+            env=self.environment(environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        name, _, value = self.mark.partition("=")
+        return {**os.environ, name: value, "TMPDIR": str(self.temporary), "PYTHONPATH": str(HERE), **more}
+
+    def run(self, *words: str, **environment: str) -> Ended:
+        with self.start(*words, **environment) as process:
+            return self.end(process)
+
+    def end(self, process: subprocess.Popen[str]) -> Ended:
+        """Asserts that it leaves nothing, ``CLEAN_S`` after its own end at the latest."""
+        out, error = process.communicate(timeout=TIMEOUT_S)
+        self.wait_until_nothing_is_left(time.monotonic())
+        return Ended(process.returncode, out, error)
+
+    def wait_until_nothing_is_left(self, since_s: float) -> float:
+        """Seconds from ``since_s`` on. Processes are told by their mark; with the last one its memory is gone."""
+        while left := [*self._processes(), *map(str, self.temporary.glob("leto-*"))]:
+            assert time.monotonic() - since_s < CLEAN_S, left
+            time.sleep(0.02)  # no event tells that a stranger's child is gone
+        return time.monotonic() - since_s
+
+    def _processes(self) -> Iterator[str]:
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
+                try:
+                    if self.mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                        yield f"process {process.name}: {(process / 'cmdline').read_bytes()!r}"
+                except (FileNotFoundError, ProcessLookupError, PermissionError):  # ended, or somebody else's
+                    continue
+
+    def directories(self) -> list[Path]:
+        return [path for path in self.runs.iterdir() if not path.is_symlink()] if self.runs.exists() else []
+
+    def latest_verdict(self) -> str:
+        return str(json.loads((self.runs / "latest" / "verdict.json").read_text())["verdict"])
+
+
+class Ended:
+    """How a command ended. A traceback in what it said is a failure of its own."""
+
+    def __init__(self, code: int, out: str, error: str) -> None:
+        assert "Traceback" not in out + error, error
+        self.code, self.out, self.error = code, out, error
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ledgers of the reference, from a whole run in another directory than the project's, with relative paths."""
+    bench = Bench(tmp_path_factory.mktemp("elsewhere"))
+    ended = bench.run("misused.yaml", "--runs-dir", "some/runs")
+    assert ended.code == 0, ended.out + ended.error
+    run = bench.directory / "some" / "runs" / "misused" / "latest"
+    assert f"report: some/runs/misused/{run.resolve().name}/report.html" in ended.out
+    return run / "ledger" / "reference"
+
+
+@pytest.fixture
+def bench(tmp_path: Path, recorded: Path) -> Bench:
+    return Bench(tmp_path, recorded)
+
+
+# Stopped in the middle
+
+Moment = tuple[str, str, float]
+"""A job and an entry of its journal, and so many seconds after it: a signal comes whenever it likes."""
+
+SPANS: Sequence[Moment] = (
+    ("", "", 1.0),  # the command comes up
+    ("run", "started", 3.0),  # the agent, the state managers and the fork server come up
+    ("run", "job-started", 0.2),
+    ("run", "ready", 0.3),
+    ("run", "iteration", 0.3),
+    ("run", "killed", 0.1),
+    ("run", "fenced", 0.1),
+    ("run", "decided", 0.3),
+    ("run", "recovered", 0.2),
+    ("", "verdict", 0.1),  # reports are written
+)
+
+
+def moments(seed: int, spans: Sequence[Moment]) -> list[Moment]:
+    draw = random.Random(seed)
+    return [(job, name, round(draw.uniform(0.0, span_s), 3)) for job, name, span_s in spans]
+
+
+def describe(moment: Moment) -> str:
+    return f"{moment[1] or 'spawn'}+{moment[2]:g}s"
+
+
+def wait_for(bench: Bench, process: subprocess.Popen[str], moment: Moment) -> None:
+    job, name, delay_s = moment
+    deadline = time.monotonic() + TIMEOUT_S
+    while name and not any((e["job"], e["name"]) == (job, name) for e in journal(bench)):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, moment
+        time.sleep(0.005)  # the journal is a file
+    time.sleep(delay_s)
+
+
+def journal(bench: Bench) -> Iterator[dict[str, Any]]:
+    """Whole entries of the one run, as far as it is."""
+    for run in bench.directories():
+        path = run / "journal.jsonl"
+        if path.exists():
+            for line in path.read_bytes().splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+
+
+def signal_group(process: subprocess.Popen[str]) -> None:
+    """As a terminal does for Ctrl-C."""
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+
+
+def terminate(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+
+
+STOPS = (signal_group, terminate, interrupt)
+
+
+@pytest.mark.parametrize(
+    ("moment", "stop"),
+    [(moment, STOPS[k % len(STOPS)]) for k, moment in enumerate(moments(SEED, SPANS))],
+    ids=lambda value: value.__name__ if callable(value) else describe(value),
+)
+def test_stopped_it_leaves_an_unfinished_run_and_nothing_else(bench: Bench, moment: Moment, stop: Any) -> None:
+    with bench.start() as process:
+        wait_for(bench, process, moment)
+        since_s = time.monotonic()
+        stop(process)
+        _, error = process.communicate(timeout=TIMEOUT_S)
+        bench.wait_until_nothing_is_left(since_s)
+    number = signal.SIGTERM if stop is terminate else signal.SIGINT
+    assert not (bench.runs / "latest").is_symlink()
+    if not bench.directories():  # before its handlers were there: nothing had been started
+        assert process.returncode in (-number, 128 + number)
+        return
+    assert process.returncode == 128 + number
+    (run,) = bench.directories()
+    assert error == f"interrupted; everything this run started is closed\nunfinished run: runs/misused/{run.name}\n"
+    assert list(journal(bench))[-1]["name"] == "interrupted"
+
+
+def test_the_reference_is_stopped_like_everything_else(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    with bench.start() as process:
+        wait_for(bench, process, ("reference", "ready", 0.0))
+        since_s = time.monotonic()
+        signal_group(process)
+        process.communicate(timeout=TIMEOUT_S)
+        bench.wait_until_nothing_is_left(since_s)
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("moment", moments(SEED + 1, [SPANS[k] for k in (0, 1, 1, 4, 7)]), ids=describe)
+def test_killed_it_takes_everything_with_it(bench: Bench, moment: Moment) -> None:
+    with bench.start() as process:
+        wait_for(bench, process, moment)
+        since_s = time.monotonic()
+        process.kill()
+        process.communicate(timeout=TIMEOUT_S)
+        bench.wait_until_nothing_is_left(since_s)
+    assert not (bench.runs / "latest").is_symlink()
+
+
+def test_after_a_stop_and_a_kill_the_next_runs_pass_and_two_at_once_keep_apart(bench: Bench) -> None:
+    for stop in (interrupt, subprocess.Popen.kill):
+        with bench.start() as process:
+            wait_for(bench, process, ("run", "started", 1.0))
+            stop(process)
+            bench.end(process)
+        for run in bench.directories():
+            run.rename(bench.directory / f"unfinished-{run.name}")
+    with bench.start() as first, bench.start() as second:
+        for process in (first, second):
+            out, error = process.communicate(timeout=TIMEOUT_S)
+            assert process.returncode == 0, out + error
+    bench.wait_until_nothing_is_left(time.monotonic())
+    assert len(bench.directories()) == 2
+    assert bench.latest_verdict() == "pass"
+    assert (bench.runs / "latest").resolve() in bench.directories()
