@@ -10,6 +10,9 @@ from leto.core.errors import JobError
 from leto.memory.state_manager import READY, ManagerSpec, command
 from leto.runtime.process import Spawned
 
+_END_S = 1.0
+"""A manager that fails closes its end of the pipe a moment before it is dead."""
+
 
 def start_state_manager(socket_path: Path, spec: ManagerSpec, *, log_path: Path, timeout_s: float) -> Spawned:
     """Returns once it serves ``socket_path``, whose folder must have mode 0700. It ends by SIGTERM, or with this process.
@@ -25,8 +28,9 @@ def start_state_manager(socket_path: Path, spec: ManagerSpec, *, log_path: Path,
         finally:
             os.close(ready_in_child)
         if not _is_ready(ready, timeout_s):
+            late = "" if process.ended(_END_S) else f"was not ready in {timeout_s:g} s and "
             process.stop(timeout_s)
-            message = f"{name} is not ready after at most {timeout_s:g} s: {process.describe_end()}"
+            message = f"{name} {late}{process.describe_end()}"
             process.close()
             raise JobError(message)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -144,7 +145,7 @@ class Watch:
         if code >= 0:
             rank, code = self._killed_peer(rank) or (rank, code)
         cause = describe_code(code)
-        if code > 0:
+        if code > 0 or code == -signal.SIGABRT:  # it said why it ends itself
             cause += f": {last_line(self._generation.log_path(rank))}"
         return self._failure(rank, cause)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from leto.core.config import JobConfig, Workload
+from leto.core.geometry import Protection
 
 pytestmark = pytest.mark.process
 
@@ -251,3 +255,125 @@ def test_after_a_stop_and_a_kill_the_next_runs_pass_and_two_at_once_keep_apart(b
     assert len(bench.directories()) == 2
     assert bench.latest_verdict() == "pass"
     assert (bench.runs / "latest").resolve() in bench.directories()
+
+
+# No room, no memory, nothing installed
+
+
+@pytest.mark.parametrize(
+    ("runs_dir", "reason"), [("file/runs", "file/runs/misused: Not a directory"), ("/sys/runs", "/sys/runs: ")]
+)
+def test_a_runs_directory_that_cannot_be_is_one_line(bench: Bench, runs_dir: str, reason: str) -> None:
+    """Below a file, and where nobody may create one, not even root."""
+    (bench.directory / "file").touch()
+    ended = bench.run("misused.yaml", "--runs-dir", runs_dir)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.error.startswith(f"--runs-dir {runs_dir}: {reason}")
+    assert ended.error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("room_bytes", "code", "reason"),
+    [
+        (256, 2, "--runs-dir runs: runs/misused/[^ ]*: File too large\n"),
+        (6000, 70, "internal error: .*File too large.*\n"),
+    ],
+)
+def test_a_disk_without_room_is_one_line(bench: Bench, room_bytes: int, code: int, reason: str) -> None:
+    """No file can grow beyond the limit: before the run begins it is the person's directory, later the run breaks."""
+    ended = bench.run(FILE_BYTES=str(room_bytes))
+    assert ended.code == code, ended.out + ended.error
+    assert re.fullmatch(reason, ended.error)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "code", "reason"),
+    [
+        ("bench.py=hide torch", 2, "needs torch, which is not installed: pip install 'leto-chaos"),
+        ("leto.cli=hide leto", 5, "the agent ended with exit code 1: .*No module named 'leto'"),
+        ("state_manager=hide leto.memory.wire", 5, "state manager of rank 0 ended with exit code 1; last log line: .*"),
+        ("fork_server=hide torch", 5, "the fork server ended with exit code 1; last log line: .*No module named 'torch'"),
+    ],
+)
+def test_a_process_that_does_not_come_up_is_named_with_its_last_word(bench: Bench, misuse: str, code: int, reason: str) -> None:
+    ended = bench.run(MISUSE=misuse)
+    assert ended.code == code, ended.out + ended.error
+    assert re.search(reason, ended.out + ended.error)
+
+
+def train(directory: Path, job: JobConfig) -> tuple[int, str]:
+    """Exit code and last word of the runtime by itself; asserts that nothing is left."""
+    bench = Bench(directory)
+    (directory / "job.json").write_text(job.to_json())
+    argv = [sys.executable, "-P", "-m", "leto.cli", "train", "job.json"]
+    done = subprocess.run(
+        argv, cwd=directory, env=bench.environment({}), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    bench.wait_until_nothing_is_left(time.monotonic())
+    return done.returncode, done.stderr
+
+
+def job(**fields: Any) -> JobConfig:
+    return JobConfig(
+        name="misused",
+        workload=Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=4),
+        protection=Protection(page_bytes=65536, data_pages=60, tier1_pages=16, tier2_pages=1, chunk_pages=12),
+        output_dir="out",
+        **fields,
+    )
+
+
+def test_a_device_that_is_too_small_says_how_much_was_asked_and_is_free(tmp_path: Path) -> None:
+    code, said = train(tmp_path, job(device_bytes=1 << 20))
+    assert code == 1
+    assert re.fullmatch(
+        r"leto: failed: rank \d: RetainedStateError: rank \d: \d+ more bytes of device memory asked, 1048576 of 1048576 are free\n",
+        said,
+    )
+
+
+def test_trainers_without_memory_are_a_crash_loop_with_their_last_word(tmp_path: Path) -> None:
+    code, said = train(tmp_path, job(plugins=("starving:starve",)))
+    assert code == 1
+    assert re.fullmatch(
+        r"leto: refused: 4 failures without a completed iteration: a crash loop, .*;"
+        r" rank \d (ended with exit code \d+|was killed by SIGABRT): .*\n",
+        said,
+    )
+
+
+def test_the_store_listens_on_a_socket_that_was_handed_over(bench: Bench) -> None:
+    """No port is chosen by number, so none can be in use: the agent binds any, rank 0 inherits what listens already."""
+    with bench.start() as process:
+        wait_for(bench, process, ("run", "iteration", 0.0))
+        ready = [e["fields"] for e in journal(bench) if e["name"] == "ready" and e["job"] == "run"]
+        (rank_0,) = (e["pid"] for e in ready if e["rank"] == 0)
+        listening = listening_inodes()
+        held = {path.readlink().name for path in Path(f"/proc/{rank_0}/fd").iterdir()}
+        assert {f"socket:[{inode}]" for inode in listening} & held
+        process.kill()
+        bench.end(process)
+
+
+def listening_inodes() -> set[str]:
+    """Of TCP sockets on the loopback interface that listen."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[9] for row in rows if row[1].startswith("0100007F:") and row[3] == "0A"}
+
+
+# Aims that miss, references that are none
+
+
+def test_a_fault_that_never_comes_up_is_invalid_and_never_a_pass(bench: Bench) -> None:
+    (bench.directory / "beyond.yaml").write_text(SCENARIO.replace("progress: 0.5", "progress: 0.5, group: 99"))
+    ended = bench.run("beyond.yaml")
+    assert ended.code == 4, ended.out
+    assert "verdict: invalid (4): faults-fired: 1 of 1 faults did not fire, first kill #1 (iteration 3 rank 1): " in ended.out
+
+
+def test_a_reference_that_differs_from_itself_is_unknown(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    ended = bench.run("misused.yaml", "--set", "workload.iterations=3", MISUSE="plain_worker=own weights")
+    assert ended.code == 3, ended.out
+    assert "verdict: unknown (3): the reference does not equal itself: iteration 1, rank 0, loss: " in ended.out
+    assert not [e for e in journal(bench) if e["job"] == "run"]  # nothing can be judged, so nothing is run

@@ -227,6 +227,7 @@ def failure_of(
         ({0: -9, 1: 1}, 0, "was killed by SIGKILL"),  # seen later, because a killed one takes longer to go
         ({0: 1, 1: 1}, 1, "ended with exit code 1: RuntimeError: reset by peer"),
         ({1: 3}, 1, "ended with exit code 3: RuntimeError: reset by peer"),
+        ({1: -6}, 1, "was killed by SIGABRT: RuntimeError: reset by peer"),
     ],
 )
 def test_the_failure_is_the_trainer_that_was_killed_not_the_one_that_raised_for_it(

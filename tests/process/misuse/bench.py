@@ -2,11 +2,14 @@
 
     python bench.py LEDGERS ARGUMENTS OF LETO-CHAOS...
 
-``LEDGERS`` is the directory of a reference that a whole run recorded before.
+``LEDGERS`` is the directory of a reference that a whole run recorded before. FILE_BYTES in the environment is the size
+beyond which no file can grow.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 import sys
 from collections import deque
@@ -46,5 +49,7 @@ class ReplayedReference:
 if __name__ == "__main__":
     chaos.cli.REFERENCES["leto"] = "bench:ReplayedReference"
     sys.modules["bench"] = sys.modules["__main__"]
+    if limit := int(os.environ.get("FILE_BYTES", "0")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     sys.argv = ["leto-chaos", *sys.argv[2:]]
     chaos.cli.main()

@@ -2,7 +2,7 @@
 
 ``MISUSE`` is "PART OF A COMMAND LINE=WHAT", for processes whose command line has that part:
     hide MODULE    the module is not installed
-    unseeded       torch's generators are seeded by process id
+    own weights    every process initialises weights of its own
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Hidden:
         return None
 
 
-def seed_by_process() -> None:
+def initialise_by_process() -> None:
     import torch
 
-    seed_all = torch.manual_seed
+    normal = torch.nn.init.normal_
 
-    def manual_seed(seed: int) -> torch.Generator:
-        return seed_all(seed + os.getpid())
+    def normal_(tensor: torch.Tensor, mean: float = 0.0, std: float = 1.0) -> torch.Tensor:
+        return normal(tensor, mean, std * (1 + os.getpid() / 1000))
 
-    torch.manual_seed = manual_seed
+    torch.nn.init.normal_ = normal_
 
 
 _WHERE, _, _WHAT = os.environ.get("MISUSE", "").partition("=")
 if _WHAT and _WHERE in " ".join(sys.orig_argv):
-    if _WHAT == "unseeded":
-        seed_by_process()
+    if _WHAT == "own weights":
+        initialise_by_process()
     else:
         sys.meta_path.insert(0, Hidden(_WHAT.removeprefix("hide ")))
