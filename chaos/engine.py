@@ -7,14 +7,15 @@ of the journal first, and the verdict is drawn from the journal and the ledgers 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from chaos.journal import Journal
 from chaos.judging import CONTROL, REFERENCE, REFERENCE_AGAIN, RUN, Judged, Recorded, judge, judge_reference, ledger_directory
 from chaos.scenario import Scenario
-from chaos.schedule import Injection, describe_time, plan_injections
+from chaos.schedule import Injection, Place, describe_time, plan_injections
 from chaos.targets.base import FaultNotInjected, RunningJob, RunSpec, Target, Updater
 from leto.core.errors import JobError
 from leto.core.events import Event
@@ -24,6 +25,8 @@ from verify.compare import Comparison, Divergence, compare_records
 from verify.history import BENCH, SYSTEM
 from verify.ledger import Ledger, LedgerError, LedgerReader, ledger_path
 
+_END_OF_SHADOWS = ("fenced", "shadow-ended", "shadow-failed")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -32,6 +35,7 @@ class Limits:
     poll_s: float = 0.005  # between two looks at the park words: nothing else can tell that a kernel has parked
     idle_s: float = 240.0  # without any event
     hold_s: float = 30.0  # between the first and the last of the places of a fault to be parked
+    gate_s: float = 45.0  # for shadows to stand by, while a rank waits for them; below the system's own patience with a rank
     start_s: float = 300.0  # of the overall budget, for processes to come up
     iteration_s: float = 20.0  # of the overall budget, for each iteration
     finish_s: float = 60.0  # from job-ended to the orderly end
@@ -57,6 +61,9 @@ class _Watch:
     recovering_since_s: float | None = None
     parked_since_s: dict[int, float] = field(default_factory=dict)  # by token: some of its places are parked, not all
     last_fault: str = ""
+    shadows: str | None = None  # level of those that stand by
+    opened: set[int] = field(default_factory=set)  # tokens of injections whose gate is passed
+    released: Injection | None = None  # its rank goes on over lost pages, and must die of one
     readers: dict[int, LedgerReader] = field(default_factory=dict)
 
 
@@ -130,7 +137,7 @@ class Engine:
         try:
             job = target.start(spec)
         except JobError as error:
-            self._say(name, "outcome", status="failed", reason=f"the job did not start: {error}")
+            self._say(name, "outcome", status=checkers.NEVER_STARTED, reason=f"the job did not start: {error}")
             return
         self._watch_and_close(name, job, list(injections))
 
@@ -160,7 +167,13 @@ class Engine:
         self._journal.append(watch.name, SYSTEM, event.name, **event.fields)
         if event.name == "recovered":
             watch.recovering_since_s = None
-        if event.name == "iteration":
+        elif event.name == "failure":
+            watch.released = None
+        elif event.name == "shadows-ready":
+            watch.shadows = event.fields["level"]
+        elif event.name in _END_OF_SHADOWS:
+            watch.shadows = None
+        elif event.name == "iteration":
             rank, iteration = event.fields["rank"], event.fields["iteration"]
             return self._control_diverged(watch, rank, iteration) or self._miss(watch, rank, iteration)
         return self._ended(watch) if event.name == "job-ended" else None
@@ -176,6 +189,11 @@ class Engine:
 
     def _miss(self, watch: _Watch, rank: int, iteration: int) -> Ending | None:
         """A rank that completed a later iteration did not park where it should have. The control goes on without."""
+        alive = watch.released
+        if alive is not None and alive.rank == rank and alive.iteration < iteration:
+            reason = f"rank {rank} completed iteration {iteration} and touched none of the pages it had lost"
+            self._say(watch.name, "missed", token=alive.token, reason=reason)
+            return Ending(checkers.MISSED, f"{alive.label}: {reason}")
         missed = [i for i in watch.pending if any(p.rank == rank and p.iteration < iteration for p in i.places)]
         for injection in missed:
             self._say_missed(watch, injection, f"rank {rank} completed iteration {iteration} without parking")
@@ -196,10 +214,34 @@ class Engine:
         for injection in [i for i in watch.pending if i.iteration == due]:
             if injection.moment is not None:
                 ending = self._fire_if_passed(watch, injection, injection.moment)
+            elif injection.gate is not None and injection.token not in watch.opened:
+                ending = self._open_gate(watch, injection, injection.gate)
             else:
                 ending = self._fire_if_parked(watch, injection)
             if ending is not None or injection not in watch.pending:
                 return ending
+        return None
+
+    def _open_gate(self, watch: _Watch, injection: Injection, gate: Place) -> Ending | None:
+        """The rank waits at the boundary of its iteration until shadows stand by, but not for ever."""
+        if watch.job.parked(injection):  # a recovery goes on inside an iteration and passes no boundary
+            reason = f"rank {gate.rank} came to {injection.site} without having waited for shadows"
+            self._say_missed(watch, injection, reason)
+            return Ending(checkers.MISSED, f"{injection.label} did not fire: {reason}")
+        if not watch.job.parked(gate):
+            watch.parked_since_s.pop(gate.token, None)
+            return None
+        since_s = watch.parked_since_s.setdefault(gate.token, self._clock())
+        if watch.shadows is None:
+            if self._clock() - since_s <= self._limits.gate_s:
+                return None
+            reason = f"no shadows stood by within {self._limits.gate_s:g} s, rank {gate.rank} waited for them"
+            self._say_missed(watch, injection, reason)
+            return Ending(checkers.MISSED, f"{injection.label} did not fire: {reason}")
+        self._say(watch.name, "gate-opened", **_about(injection), level=watch.shadows)
+        watch.job.open_gate(injection)
+        watch.opened.add(injection.token)
+        watch.parked_since_s.pop(gate.token)
         return None
 
     def _fire_if_parked(self, watch: _Watch, injection: Injection) -> Ending | None:
@@ -220,7 +262,7 @@ class Engine:
         return Ending(checkers.MISSED, f"{injection.label} did not fire: {reason}")
 
     def _fire_parked(self, watch: _Watch, injection: Injection) -> Ending | None:
-        """Damage and disarm while the ranks stand still, make FIRED durable, and only then kill."""
+        """Damage and disarm while the ranks stand still, make FIRED durable, and only then lose pages and kill."""
         about = _about(injection)
         try:
             where = {place.token: watch.job.locate(place) for place in injection.places}
@@ -231,13 +273,25 @@ class Engine:
             damage = watch.job.damage(injection)
             if damage:
                 self._say(watch.name, "damaged", **{**about, "what": damage})
+            lost = watch.job.choose_losses(injection)
+            for one in lost:
+                pages = [f"{page.allocation}:{page.page_index}" for page in one.pages]
+                self._say(watch.name, "lose", **about, rank=injection.rank, page_class=one.page_class.value, pages=pages)
+            self._say(watch.name, "resources", **about, **asdict(watch.job.resources()))
             watch.job.disarm(injection)
-            self._journal.durable(watch.name, BENCH, "fired", **about, places=places)
-            watch.job.kill(injection)
+            counts = dict(sum((Counter({one.page_class.value: len(one.pages)}) for one in lost), Counter[str]()))
+            self._journal.durable(watch.name, BENCH, "fired", **about, places=places, lost=counts)
+            if lost:
+                watch.job.lose(injection, lost)
+            if injection.natural:
+                watch.job.release(injection)
+                watch.released = injection
+            else:
+                watch.job.kill(injection)
         except FaultNotInjected as error:
             self._say_missed(watch, injection, str(error))
             return Ending(checkers.MISSED, f"{injection.label} was parked but not carried out: {error}")
-        self._killed(watch, injection)
+        self._ends(watch, injection, "released" if injection.natural else "killed")
         return None
 
     def _fire_if_passed(self, watch: _Watch, injection: Injection, moment: int) -> Ending | None:
@@ -257,11 +311,11 @@ class Engine:
         except FaultNotInjected as error:
             self._say_missed(watch, injection, str(error))
             return Ending(checkers.MISSED, f"{injection.label} came too late: {error}")
-        self._killed(watch, injection, where=where)
+        self._ends(watch, injection, "killed", where=where)
         return None
 
-    def _killed(self, watch: _Watch, injection: Injection, **seen: str) -> None:
-        self._say(watch.name, "killed", **_about(injection), **seen)
+    def _ends(self, watch: _Watch, injection: Injection, how: str, **seen: str) -> None:
+        self._say(watch.name, how, **_about(injection), **seen)
         watch.pending.remove(injection)
         watch.recovering_since_s, watch.last_fault = self._clock(), injection.label
 

@@ -13,6 +13,7 @@ from verify.checkers import CheckResult, Judgement
 from verify.compare import Comparison, compare_runs
 from verify.history import Entry
 from verify.ledger import Ledger, LedgerError, read_ledgers
+from verify.losses import losses_repaired
 
 REFERENCE, REFERENCE_AGAIN, CONTROL, RUN = "reference", "reference-again", "control", "run"
 JOBS = (REFERENCE, REFERENCE_AGAIN, CONTROL, RUN)
@@ -77,12 +78,18 @@ def judge(record: Recorded) -> Judged:
 
 def _judge_run(record: Recorded, comparison: Comparison | LedgerError) -> Sequence[CheckResult]:
     history = record.of_job(RUN)
-    expect, workload = record.scenario.expect, record.scenario.workload
-    return (
+    scenario, expect, workload = record.scenario, record.scenario.expect, record.scenario.workload
+    refusal = expect.refusal is not None
+    results = [
         checkers.faults_fired(history),
-        checkers.completed(history),
+        checkers.completed(history) if expect.refusal is None else checkers.refused(history, expect.refusal),
         checkers.recoveries_witnessed(history, expect.recoveries, expect.counted_rules),
         checkers.in_time(history, expect.deadline_s),
-        checkers.exact(comparison, history),
-        checkers.parity_equal(history, workload.to_core().world_size, workload.iterations),
-    )
+        checkers.exact(comparison, history, refusal=refusal),
+        checkers.parity_equal(history, workload.to_core().world_size, workload.iterations, refusal=refusal),
+    ]
+    if any(fault.when.shadows for fault in scenario.faults):
+        results.append(checkers.recovered_by_shadows(history))
+    if any(fault.losses for fault in scenario.faults):
+        results.append(losses_repaired(history, refusal=refusal))
+    return results

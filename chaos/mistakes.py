@@ -10,6 +10,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from chaos.loss import LossClass
 from chaos.yaml_source import Path, Source, dotted
 from leto.core.errors import ConfigError
 from leto.core.failpoints import Kernel, Point
@@ -114,8 +115,8 @@ def _explain_one(kind: str, message: str, context: dict[str, Any], given: Any, p
         return "is missing; add this key"
     if kind == "value_error":
         return str(context["error"])
-    if kind in ("too_short", "too_long"):
-        return f"has {context['actual_length']} items; write exactly one: a fault, or a cycle of faults"
+    if kind == "too_short":
+        return "is empty; write a fault, or a cycle of faults"
     if kind in ("enum", "literal_error"):
         known = re.findall(r"'([^']*)'", context["expected"]) or [context["expected"]]
         return f"{given!r} is unknown; {one_of(known, str(given))}"
@@ -157,6 +158,7 @@ def find_contradictions(data: Any) -> Iterator[Mistake]:
         yield from _in_time(data, fault, where)
         yield from _in_rank(data, _dig(fault, "where", "rank"), (*where, "where", "rank"))
         yield from _in_holds(data, fault, where)
+        yield from _in_steps(data, fault, where)
         for path, action in _actions(fault, where):
             yield from _in_action(fault, action, path)
     yield from _in_expect(data)
@@ -191,9 +193,11 @@ def _in_time(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
     if _is_count(random) and _is_count(last) and random >= last:
         what = f"{random} kills need {random} iterations before the last; the workload has {last - 1}"
         yield (*where, "when", "random"), what
-    for key in ("at", "phase"):
+    for key in ("at", "phase", "shadows"):
         if random is not None and _dig(when, key) is not None:
             yield (*where, "when", key), f"a random kill parks nowhere; leave {key!r} out"
+    if _dig(when, "shadows") is not None and _dig(when, "at") == Point.BEFORE_FIRST_HEADER.value:
+        yield (*where, "when", "shadows"), "shadows are made beside training, which has not begun there; leave it out"
     yield from _at_an_edge(_dig(when, "at"), _dig(when, "iteration"), last, (*where, "when"))
 
 
@@ -254,12 +258,71 @@ def _actions(fault: Any, where: Path) -> Iterator[tuple[Path, Any]]:
             yield (*where, "do", n), step
 
 
+def _in_steps(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
+    """The first step ends the rank, the others lose pages before that."""
+    steps = _dig(fault, "do")
+    losing = [_dig(step, "lose-pages") is not None for step in steps] if isinstance(steps, list) else []
+    for n, step in enumerate(steps if losing else ()):
+        path = (*where, "do", n)
+        if n == 0 and losing[n]:
+            yield path, f"comes first; begin with what ends the rank: {', '.join(_ENDINGS)}"
+        if n > 0 and not losing[n]:
+            yield path, "comes second; one fault ends the rank, every later step is a 'lose-pages'"
+        if losing[n]:
+            yield from _in_loss(data, _dig(step, "lose-pages"), (*path, "lose-pages"))
+    random = _dig(fault, "when", "random") is not None
+    if any(losing) and random:
+        yield (*where, "do", losing.index(True)), "pages are lost while the rank stands parked, a random kill parks nobody"
+
+
+_ENDINGS = ("abort-kernel", "torn-copy", "kill", "natural", "cycle")
+
+
+def _in_loss(data: Any, loss: Any, path: Path) -> Iterator[Mistake]:
+    name, count, per_group = _dig(loss, "class"), _dig(loss, "count"), _dig(loss, "per") == "group"
+    grouped = [c.value for c in _GROUPED]
+    for key in ("per", "group"):
+        if (per_group if key == "per" else _dig(loss, key) is not None) and name not in grouped:
+            yield (*path, key), f"pages of class {name!r} are in no groups; classes with groups: {', '.join(grouped)}"
+    if _dig(loss, "group") is not None and not per_group and name in grouped:
+        yield (*path, "group"), "goes with 'per: group'"
+    most, solvable = _most(data, name), _dig(data, "protection", "tier1")
+    must_survive = name == LossClass.CODED.value and per_group and _dig(data, "expect", "fallback") != "refused"
+    if not _is_count(count):
+        return
+    if most is not None and count > most and (per_group or name not in grouped):
+        yield (*path, "count"), f"{'a group' if per_group else 'a rank'} has at most {most} pages of class {name!r}"
+    elif must_survive and _is_count(solvable) and count > solvable:
+        yield (*path, "count"), f"tier1 solves {solvable} of a group; lose fewer, or expect 'fallback: refused'"
+
+
+_GROUPED = (LossClass.CODED, LossClass.GRADIENTS, LossClass.GRADIENT_PARITY, LossClass.TIER1, LossClass.TIER2)
+
+
+def _most(data: Any, name: Any) -> int | None:
+    """How many pages of a class one group has, or one rank of a class without groups, as far as the file alone tells."""
+    keys = {
+        LossClass.CODED.value: "data_pages",
+        LossClass.GRADIENTS.value: "data_pages",
+        LossClass.GRADIENT_PARITY.value: "tier1",
+        LossClass.TIER1.value: "tier1",
+        LossClass.TIER2.value: "tier2",
+        LossClass.PARITY.value: "tier1",
+        LossClass.UNDO.value: "chunk_pages",
+    }
+    most = _dig(data, "protection", keys.get(name, ""))
+    return most if isinstance(most, int) and not isinstance(most, bool) else None
+
+
 def _in_action(fault: Any, action: Any, path: Path) -> Iterator[Mistake]:
     if not isinstance(action, dict):
         return
     at, phase, random = (_dig(fault, "when", key) for key in ("at", "phase", "random"))
-    if "kill" in action and at is None and random is None:
-        yield (*path, "kill"), f"needs a point; add 'at' to 'when', one of {', '.join(p.value for p in Point)}"
+    for name in ("kill", "natural"):
+        if name in action and at is None and (random is None or name == "natural"):
+            yield (*path, name), f"needs a point; add 'at' to 'when', one of {', '.join(p.value for p in Point)}"
+    if "natural" in action and not any(_dig(step, "lose-pages") for step in _dig(fault, "do")):
+        yield (*path, "natural"), "dies of a lost page; add a step 'lose-pages'"
     for name in ("abort-kernel", "torn-copy"):
         if name in action and at is not None:
             yield (*path, name), "parks inside a kernel; leave 'at' out of 'when', or use kill"
@@ -284,6 +347,11 @@ def _in_expect(data: Any) -> Iterator[Mistake]:
     counts = list(rules.values()) if isinstance(rules, dict) else []
     if counts and all(map(_is_count, counts)) and isinstance(expected, int) and sum(counts) != expected:
         yield ("expect", "rules"), f"name {sum(counts)} recoveries, 'recoveries' says {expected}"
+    fallback, reason = _dig(data, "expect", "fallback"), _dig(data, "expect", "reason")
+    if fallback == "refused" and reason is None:
+        yield ("expect", "fallback"), "needs the reason of the refusal; add 'reason', a text or a regular expression"
+    if fallback != "refused" and reason is not None:
+        yield ("expect", "reason"), "is that of a refusal; write 'fallback: refused' beside it"
     if not faults and _dig(data, "control") is not None:
         yield ("control",), "a run without faults has nothing to control; leave it out"
 

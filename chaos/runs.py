@@ -22,6 +22,7 @@ from chaos.scenario import Scenario
 from chaos.targets.base import Target
 from chaos.verdict import Conclusion, Verdict
 from leto.core.errors import ConfigError
+from verify.checkers import CheckResult
 from verify.history import BENCH
 
 _MAX_RUNS_A_SECOND = 100
@@ -47,8 +48,11 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
+    """A run that came to a verdict; without results when it broke."""
+
     directory: Path
     conclusion: Conclusion
+    results: tuple[CheckResult, ...] = ()
 
 
 def run_order(order: Order, target: Target, reference_target: Target, screen: Screen) -> Finished:
@@ -69,7 +73,7 @@ def run_order(order: Order, target: Target, reference_target: Target, screen: Sc
         record = Recorded(scenario=order.scenario, directory=directory, entries=journal.entries, mutant=order.mutant)
         write_reports(record, judged, fingerprint=where, repeat=order.repeat)
         _write_verdict(order, directory, judged.conclusion, judged)
-        return Finished(directory=directory, conclusion=judged.conclusion)
+        return Finished(directory=directory, conclusion=judged.conclusion, results=judged.results)
     except SystemExit as stop:  # a signal
         stop.add_note(f"unfinished run: {directory}")
         journal.append("", BENCH, "interrupted")
@@ -77,14 +81,28 @@ def run_order(order: Order, target: Target, reference_target: Target, screen: Sc
     except ConfigError:
         raise  # the targets do not have what the scenario names: the person's mistake, not ours
     except Exception as error:
-        (directory / "internal-error.txt").write_text(traceback.format_exc())
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}; see {directory / 'internal-error.txt'}"
-        conclusion = Conclusion(Verdict.INTERNAL, what)
-        journal.append("", BENCH, "internal-error", reason=what)
-        _write_verdict(order, directory, conclusion, None)
-        return Finished(directory=directory, conclusion=conclusion)
+        return Finished(directory=directory, conclusion=_broken(order, directory, journal, error))
     finally:
         journal.close()
+
+
+def _broken(order: Order, directory: Path, journal: Journal, error: Exception) -> Conclusion:
+    """Our own mistake, with its traceback in internal-error.txt where that can be written: a full disk may be what broke us."""
+    what = describe_error(error)
+    try:
+        path = directory / "internal-error.txt"
+        path.write_text("".join(traceback.format_exception(error)))
+        conclusion = Conclusion(Verdict.INTERNAL, f"{what}; see {path}")
+        journal.append("", BENCH, "internal-error", reason=conclusion.reason)
+        _write_verdict(order, directory, conclusion, None)
+    except OSError as second:
+        return Conclusion(Verdict.INTERNAL, f"{what}; it could not be recorded in {directory}: {describe_error(second)}")
+    return conclusion
+
+
+def describe_error(error: Exception) -> str:
+    """In one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def _begin(order: Order, directory: Path, where: Mapping[str, Any], screen: Screen) -> Journal:

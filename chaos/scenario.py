@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chaos import yaml_source
+from chaos.loss import LossClass
 from chaos.mistakes import Origin, ScenarioError, explain, find_contradictions, one_of
 from leto.core.config import Workload as CoreWorkload
 from leto.core.errors import ConfigError
@@ -66,6 +67,8 @@ def _seen_by_core(**fields: int) -> int:
 Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]
 Count = Annotated[int, Field(ge=1)]
 Progress = Annotated[float, Field(ge=0, le=1)]
+TornProgress = Annotated[float, Field(ge=0, lt=1)]
+"""Something of the target must be left to fill."""
 Rank = Annotated[int, Field(ge=0)]
 
 
@@ -141,13 +144,17 @@ class Protection(_Model):
 
 
 class When(_Model):
-    """Logical time only. ``random: N`` is N free-running kills: seeded times of distinct iterations, at which nobody parks."""
+    """Logical time only. ``random: N`` is N free-running kills: seeded times of distinct iterations, at which nobody parks.
+
+    ``shadows`` holds the rank at the beginning of the iteration until shadows of that level stand by.
+    """
 
     every: Count | None = None
     iteration: Count | None = None
     random: Count | None = None
     phase: Literal["update"] | None = None
     at: Annotated[Point, Field(strict=False)] | None = None
+    shadows: Literal["L3"] | None = None
 
     @model_validator(mode="after")
     def _one_time(self) -> Self:
@@ -175,7 +182,7 @@ class TornCopy(_Model):
     """Park inside a copy, fill the part of its target that is not written yet, then kill."""
 
     copy_: Annotated[Kernel, Field(strict=False, alias="copy")]
-    progress: Progress
+    progress: TornProgress
     fill: Literal["random"]
 
     @field_validator("copy_")
@@ -190,12 +197,26 @@ class Kill(_Model):
     rank: Rank | None = None
 
 
+class Natural(_Model):
+    """Lose pages under a live rank at the point of ``when`` and let it go on: nobody kills, it dies of touching one (U20)."""
+
+
+class LosePages(_Model):
+    """Lose pages of one class of the fault's rank, while it stands parked, in every mapping of it (U51)."""
+
+    class_: Annotated[LossClass, Field(strict=False, alias="class")]
+    per: Literal["group", "rank"] = "rank"
+    count: Count
+    group: Annotated[int, Field(ge=0)] | None = None
+
+
 class Action(_Model):
     """One fault, by its name."""
 
     abort_kernel: Annotated[AbortKernel | None, Field(alias="abort-kernel")] = None
     torn_copy: Annotated[TornCopy | None, Field(alias="torn-copy")] = None
     kill: Kill | None = None
+    natural: Natural | None = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Self:
@@ -217,9 +238,10 @@ FAULTS = tuple(str(field.alias or name) for name, field in Action.model_fields.i
 
 
 class Do(Action):
-    """One fault, or a cycle of faults that take turns."""
+    """One step: a fault, a cycle of faults that take turns, or, after the first step, a loss of pages."""
 
     cycle: Annotated[tuple[Action, ...], Field(min_length=1, strict=False)] | None = None
+    lose_pages: Annotated[LosePages | None, Field(alias="lose-pages")] = None
 
 
 class Hold(_Model):
@@ -257,12 +279,16 @@ class Fault(_Model):
         BeforeValidator(_one_or_more, json_schema_input_type=Hold | tuple[Hold, ...]),
         Field(strict=False),
     ] = ()
-    do: Annotated[tuple[Do, ...], Field(min_length=1, max_length=1, strict=False)]
+    do: Annotated[tuple[Do, ...], Field(min_length=1, strict=False)]
 
     def action_of(self, occurrence: int) -> Action:
         """The action of the occurrence, counted from 1."""
-        actions = self.do[0].cycle or self.do
+        actions = self.do[0].cycle or self.do[:1]
         return actions[(occurrence - 1) % len(actions)]
+
+    @property
+    def losses(self) -> tuple[LosePages, ...]:
+        return tuple(step.lose_pages for step in self.do if step.lose_pages is not None)
 
 
 class Control(_Model):
@@ -285,14 +311,33 @@ class Rules(_Model):
 
 
 class Expect(_Model):
-    """``rule`` is that of every recovery, ``rules`` counts them; a recovery that is hit again counts once, by its last rule."""
+    """``rule`` is that of every recovery, ``rules`` counts them; a recovery that is hit again counts once, by its last rule.
+
+    ``fallback: refused`` expects the run to end by the system's own decision, for a reason in which ``reason``, a regular
+    expression, is found (U54).
+    """
 
     recoveries: Annotated[int, Field(ge=0)]
     rule: Literal["cold", "restart", "finish", "ended"] | None = None
     rules: Rules | None = None
-    fallback: Literal["none"] = "none"
+    fallback: Literal["none", "refused"] = "none"
+    reason: Annotated[str, Field(min_length=1)] | None = None
     deadline_s: Annotated[float, Field(gt=0)]
     compare: Literal["exact"] = "exact"
+
+    @field_validator("reason")
+    @classmethod
+    def _is_expression(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"{value!r} is not a regular expression: {error}") from None
+        return value
+
+    @property
+    def refusal(self) -> str | None:
+        """The expression that the reason of an expected refusal must match, None where the run must complete."""
+        return self.reason if self.fallback == "refused" else None
 
     @property
     def counted_rules(self) -> dict[str, int] | None:

@@ -7,14 +7,18 @@ and the workload's generators are never touched.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from chaos.loss import Loss, LossClass
 from leto.core.failpoints import Kernel, Point
 
 if TYPE_CHECKING:
-    from chaos.scenario import Action, Fault, Hold, Scenario
+    from chaos.scenario import Action, Fault, Hold, LosePages, Scenario
+
+NATURAL = "natural"
 
 _SHARE_BITS = 24
 _SHARE_MASK = (1 << _SHARE_BITS) - 1
@@ -64,16 +68,19 @@ class Place:
 class Injection(Place):
     """One fault. Its own rank parks at ``kernel`` or ``point``, unless ``moment`` says that it fires without parking.
 
-    A fault with holds fires when its own rank and every held one stand parked, each at its own token.
+    A fault with holds fires when its own rank and every held one stand parked, each at its own token. One with a gate lets its
+    rank pass the gate only when shadows stand by.
     """
 
     fault_id: str
     occurrence: int  # from 1
-    action: str  # the scenario's name of the fault: abort-kernel, torn-copy, kill
+    action: str  # the scenario's name of the fault: abort-kernel, torn-copy, kill, natural
     fill_seed: int | None = None  # u64; set when the rest of a torn copy's target is filled with random bytes
     moment: int | None = None  # free-running: fires as soon as the rank has reached or passed this logical time
     victim: int | None = None  # the parked rank that is killed; None is the fault's own
     holds: tuple[Place, ...] = ()
+    gate: Place | None = None  # where its own rank waits for shadows, before it comes to its place
+    losses: tuple[Loss, ...] = ()  # pages of its own rank
 
     @property
     def label(self) -> str:
@@ -85,6 +92,11 @@ class Injection(Place):
         return () if self.moment is not None else (self, *self.holds)
 
     @property
+    def natural(self) -> bool:
+        """Nobody kills: the rank goes on and dies of a lost page."""
+        return self.action == NATURAL
+
+    @property
     def killed_rank(self) -> int:
         return self.rank if self.victim is None else self.victim
 
@@ -94,7 +106,8 @@ class Injection(Place):
             return f"rank {self.rank}: {self.action} without parking in {describe_time(self.moment)}"
         held = "".join(f", rank {h.rank} held {self._of(h)}{h.site}" for h in self.holds)
         killed = "" if self.victim is None else f", rank {self.victim} is killed"
-        return f"iteration {self.iteration} rank {self.rank}: {self.action} {self.site}{held}{killed}"
+        lost = "".join(f", {loss.describe()} lost" for loss in self.losses)
+        return f"iteration {self.iteration} rank {self.rank}: {self.action} {self.site}{held}{killed}{lost}"
 
     def _of(self, hold: Place) -> str:
         return "" if hold.iteration == self.iteration else f"in iteration {hold.iteration} "
@@ -103,12 +116,18 @@ class Injection(Place):
         """JSON values only; unset fields are left out."""
         raw = _plain(self)
         raw["holds"] = [_plain(hold) for hold in self.holds] or None
+        raw["gate"] = self.gate and _plain(self.gate)
+        raw["losses"] = [asdict(loss) | {"page_class": loss.page_class.value} for loss in self.losses] or None
         return {key: value for key, value in raw.items() if value is not None}
 
     @staticmethod
     def from_json(raw: Mapping[str, Any]) -> Injection:
-        holds = tuple(Place(**_typed(hold)) for hold in raw.get("holds", ()))
-        return Injection(**(_typed(raw) | {"holds": holds}))
+        nested = {
+            "holds": tuple(Place(**_typed(hold)) for hold in raw.get("holds", ())),
+            "gate": Place(**_typed(raw["gate"])) if "gate" in raw else None,
+            "losses": tuple(Loss(**{**loss, "page_class": LossClass(loss["page_class"])}) for loss in raw.get("losses", ())),
+        }
+        return Injection(**(_typed(raw) | nested))
 
 
 def _plain(place: Place) -> dict[str, Any]:
@@ -134,7 +153,7 @@ def plan_injections(scenario: Scenario) -> tuple[Injection, ...]:
         for position, fault in enumerate(scenario.faults)
         for occurrence, iteration in enumerate(_iterations(scenario, fault), start=1)
     ]
-    tokens = iter(range(1, 1 + sum(1 + len(scenario.faults[position].hold) for _, position, _ in placed)))
+    tokens = itertools.count(1)
     return tuple(
         _injection(scenario, scenario.faults[position], occurrence, iteration, tokens)
         for iteration, position, occurrence in sorted(placed)
@@ -158,16 +177,19 @@ def _injection(scenario: Scenario, fault: Fault, occurrence: int, iteration: int
 
     rank = fault.where.rank
     share = drawn("share") / 2**64
+    chosen = drawn("rank") % scenario.workload.parallel.dp if isinstance(rank, str) else rank
     return Injection(
         fault_id=fault.id,
         occurrence=occurrence,
         iteration=iteration,
-        rank=drawn("rank") % scenario.workload.parallel.dp if isinstance(rank, str) else rank,
+        rank=chosen,
         group_draw=drawn("group"),
         chunk_draw=drawn("chunk"),
         token=next(tokens),
         moment=None if fault.when.random is None else logical_time(iteration, share),
         holds=tuple(_hold(hold, iteration, drawn, next(tokens)) for hold in fault.hold),
+        gate=_gate(iteration, chosen, next(tokens)) if fault.when.shadows else None,
+        losses=tuple(_loss(loss, drawn(f"loss {n}")) for n, loss in enumerate(fault.losses, start=1)),
         **_what(fault, fault.action_of(occurrence), drawn("fill")),
     )
 
@@ -187,6 +209,16 @@ def _hold(hold: Hold, iteration: int, drawn: Callable[[str], int], token: int) -
     )
 
 
+def _gate(iteration: int, rank: int, token: int) -> Place:
+    """At the iteration's boundary: nothing of it is done, so waiting there holds nothing half-way."""
+    return Place(iteration=iteration, rank=rank, point=Point.HEADER, group_draw=0, chunk_draw=0, token=token)
+
+
+def _loss(loss: LosePages, seed: int) -> Loss:
+    per_group = loss.per == "group"
+    return Loss(page_class=loss.class_, per_group=per_group, count=loss.count, group=loss.group, seed=seed)
+
+
 def _what(fault: Fault, action: Action, fill_seed: int) -> dict[str, Any]:
     """The fields of an injection that its action decides."""
     if action.abort_kernel is not None:
@@ -195,5 +227,4 @@ def _what(fault: Fault, action: Action, fill_seed: int) -> dict[str, Any]:
     if action.torn_copy is not None:
         c = action.torn_copy
         return {"action": action.name, "kernel": c.copy_, "progress": c.progress, "fill_seed": fill_seed}
-    assert action.kill is not None
-    return {"action": action.name, "point": fault.when.at, "victim": action.kill.rank}
+    return {"action": action.name, "point": fault.when.at, "victim": action.kill.rank if action.kill else None}

@@ -31,6 +31,9 @@ _WHEN_FALSE = {
     "exact": Verdict.FAIL,
     "parity": Verdict.FAIL,
     "recoveries": Verdict.FAIL,
+    "shadows": Verdict.FAIL,
+    "losses": Verdict.FAIL,
+    "refused": Verdict.FAIL,
     "completed": Verdict.LIVENESS,
     "deadline": Verdict.LIVENESS,
     "faults-fired": Verdict.INVALID,
@@ -63,8 +66,8 @@ def conclude(results: Sequence[CheckResult]) -> Conclusion:
         for grade, result in graded:
             if grade is verdict:
                 return Conclusion(verdict, f"{result.name}: {result.reason}")
-    exact = next(r for r in results if r.name == "exact")
-    return Conclusion(Verdict.PASS, exact.reason)
+    said = {r.name: r.reason for r in results}
+    return Conclusion(Verdict.PASS, "; ".join(said[name] for name in ("exact", "losses", "refused") if name in said))
 
 
 def _grade(result: CheckResult) -> Verdict:

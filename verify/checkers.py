@@ -5,6 +5,7 @@ A checker answers true, false, or unknown when the history does not reach far en
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,11 @@ from verify.history import Entry
 from verify.ledger import LedgerError
 
 COMPLETED = "completed"
+REFUSED = "refused"  # the system stopped by its own decision (U54)
 MISSED = "missed"  # the bench stopped the run, because a fault did not fire
+NEVER_STARTED = "not-started"  # the target left nothing behind that could be looked for
+ENDINGS = ("killed", "released")  # what the bench does last of a fault: a kill, or a rank let go over lost pages
+_SIGBUS = "was killed by SIGBUS"
 
 
 class Judgement(Enum):
@@ -54,7 +59,7 @@ def recoveries_in(history: Sequence[Entry]) -> tuple[Recovery, ...]:
     found: list[Recovery] = []
     open_entries: list[Entry] | None = None
     for entry in history:
-        if entry.name in ("failure", "killed") and open_entries is None:
+        if entry.name in ("failure", *ENDINGS) and open_entries is None:
             open_entries = []
         if open_entries is not None:
             open_entries.append(entry)
@@ -92,7 +97,8 @@ def faults_fired(history: Sequence[Entry]) -> CheckResult:
     """Every planned injection was seen parked, recorded and killed exactly once, in this order.
 
     Parked means every place of it: the fault's own and those that it holds. A free-running kill parks nowhere, but its rank was
-    seen to have reached the planned logical time.
+    seen to have reached the planned logical time. One that waits for shadows passed its gate before. One that kills nobody was
+    let go, and its rank died of SIGBUS.
     """
     name = "faults-fired"
     planned = {e.fields["token"]: e.fields for e in history if e.name == "planned"}
@@ -109,10 +115,14 @@ def faults_fired(history: Sequence[Entry]) -> CheckResult:
 
 def _fired_properly(history: Sequence[Entry], token: int, planned: Mapping[str, Any]) -> bool:
     steps = _steps_of(history, token)
+    natural = planned["action"] == "natural"
     if "moment" in planned:
         fired = next((e.fields for e in history if e.name == "fired" and e.fields["token"] == token), None)
         return steps == ["fired", "killed"] and fired is not None and fired["seen"] >= planned["moment"]
-    if steps != ["parked", "fired", "killed"]:
+    gate = ["gate-opened"] if "gate" in planned else []
+    if steps != [*gate, "parked", "fired", "released" if natural else "killed"]:
+        return False
+    if natural and not _died_of_sigbus(history, token, planned["rank"]):
         return False
     parked = next(e.fields for e in history if e.name == "parked" and e.fields["token"] == token)
     wanted = sorted([token, *(hold["token"] for hold in planned.get("holds", ()))])
@@ -120,8 +130,35 @@ def _fired_properly(history: Sequence[Entry], token: int, planned: Mapping[str, 
 
 
 def _steps_of(history: Sequence[Entry], token: int) -> list[str]:
-    steps = ("parked", "fired", "killed")
+    steps = ("gate-opened", "parked", "fired", *ENDINGS)
     return [e.name for e in history if e.name in steps and e.fields["token"] == token]
+
+
+def _died_of_sigbus(history: Sequence[Entry], token: int, rank: int) -> bool:
+    """The first failure after the rank was let go is its own."""
+    released = next(e.number for e in history if e.name == "released" and e.fields["token"] == token)
+    failure = next((e.fields for e in history if e.name == "failure" and e.number > released), None)
+    return failure is not None and (failure["rank"], failure["cause"]) == (rank, _SIGBUS)
+
+
+def recovered_by_shadows(history: Sequence[Entry]) -> CheckResult:
+    """Every fault that waited for shadows was recovered from by shadows of the level it waited for."""
+    name = "shadows"
+    planned = {e.fields["token"]: e.fields for e in history if e.name == "planned"}
+    waited = {token for token, fault in planned.items() if "gate" in fault}
+    level = {e.fields["token"]: e.fields["level"] for e in history if e.name == "gate-opened"}
+    taken = 0
+    for recovery in recoveries_in(history):
+        fired = [e.fields["token"] for e in recovery.entries if e.name in ENDINGS and e.fields["token"] in waited]
+        came = recovery.all("recovered")[-1].fields["level"]
+        for token in fired:
+            if came != level.get(token):
+                what = f"{planned[token]['fault_id']} #{planned[token]['occurrence']}"
+                return _false(name, f"the recovery from {what} went by {came}, shadows of {level.get(token)} stood by")
+        taken += len(fired)
+    if taken < len(waited):
+        return _unknown(name, f"{taken} of {len(waited)} faults that waited for shadows had a recovery")
+    return _true(name, f"shadows took over in {taken} of {taken} recoveries that waited for them", {"taken": taken})
 
 
 def recoveries_witnessed(history: Sequence[Entry], expected: int, rules: Mapping[str, int] | None) -> CheckResult:
@@ -179,8 +216,9 @@ def _unprovoked_failure(history: Sequence[Entry]) -> Entry | None:
     return None
 
 
-def exact(comparison: Comparison | LedgerError, history: Sequence[Entry]) -> CheckResult:
-    """Loss and state of every rank at every iteration equal the reference. A run cut short is judged as far as it came.
+def exact(comparison: Comparison | LedgerError, history: Sequence[Entry], *, refusal: bool = False) -> CheckResult:
+    """Loss and state of every rank at every iteration equal the reference. A run cut short is judged as far as it came, which
+    is enough where it was expected to refuse.
 
     A torn or missing record of a completed run, which cannot be compared, is as bad as a wrong one.
     """
@@ -192,6 +230,8 @@ def exact(comparison: Comparison | LedgerError, history: Sequence[Entry]) -> Che
         return _true(name, comparison.describe(), details)
     status, why = outcome_in(history)
     first = comparison.first if status == COMPLETED else comparison.first_recorded
+    if first is None and refusal and status == REFUSED and comparison.state_exact:
+        return _true(name, f"{comparison.describe()}, as far as it came", details)
     if first is None:
         return _unknown(name, f"{comparison.describe()}; the run ended early: {why}", details)
     before = _fault_before(history, first.iteration)
@@ -225,8 +265,11 @@ def control_diverged(history: Sequence[Entry]) -> CheckResult:
     return _unknown(name, f"the control neither diverged nor completed: {reason}")
 
 
-def parity_equal(history: Sequence[Entry], world_size: int, iterations: int) -> CheckResult:
-    """U55: after every recovery and at the end, on every rank, both tiers equal a re-encoding of their data."""
+def parity_equal(history: Sequence[Entry], world_size: int, iterations: int, *, refusal: bool = False) -> CheckResult:
+    """U55: after every recovery and at the end, on every rank, both tiers equal a re-encoding of their data.
+
+    A run that was expected to refuse has no end to audit.
+    """
     name = "parity"
     audits = [e.fields for e in history if e.name == "audit"]
     for a in audits:
@@ -242,9 +285,22 @@ def parity_equal(history: Sequence[Entry], world_size: int, iterations: int) -> 
                 return _unknown(name, f"rank {rank} did not audit its parity after the recovery of epoch {recovery.epoch}")
     at_end = {a["rank"] for a in audits if a["iteration"] >= iterations}
     absent = sorted(set(range(world_size)) - at_end)
-    if absent:
+    if absent and not (refusal and outcome_in(history)[0] == REFUSED):
         return _unknown(name, f"rank {absent[0]} did not audit its parity at the end")
     return _true(name, f"both tiers equal a re-encoding in {len(audits)} of {len(audits)} audits", {"audits": len(audits)})
+
+
+def refused(history: Sequence[Entry], pattern: str) -> CheckResult:
+    """The run ended by the system's own decision, for a reason in which ``pattern`` is found (U54)."""
+    name = "refused"
+    status, reason = outcome_in(history)
+    if status == REFUSED and re.search(pattern, reason):
+        return _true(name, f"refused as expected: {reason}")
+    if status in (MISSED, "absent"):
+        return _unknown(name, f"the run was stopped: {reason}")
+    if status == REFUSED:
+        return _false(name, f"refused for another reason than {pattern!r}: {reason}")
+    return _false(name, f"expected was a refusal with {pattern!r}; the run {status}{': ' + reason if reason else ''}")
 
 
 def completed(history: Sequence[Entry]) -> CheckResult:
@@ -265,14 +321,15 @@ def completed(history: Sequence[Entry]) -> CheckResult:
 
 
 def in_time(history: Sequence[Entry], deadline_s: float) -> CheckResult:
-    """Each recovery ended within ``deadline_s`` of the last kill before it."""
+    """Each recovery, or the refusal of it, came within ``deadline_s`` of the last kill before it."""
     name = "deadline"
     killed: Entry | None = None
     slowest = 0.0
     for entry in history:
-        if entry.name == "killed":
+        if entry.name in ENDINGS:
             killed = entry
-        if entry.name == "recovered" and killed is not None:
+        done = entry.name == "recovered" or (entry.name == "outcome" and entry.fields["status"] == REFUSED)
+        if done and killed is not None:
             slowest = max(slowest, entry.elapsed_s - killed.elapsed_s)
             killed = None
     if slowest > deadline_s:
@@ -291,7 +348,12 @@ def no_residue(history: Sequence[Entry]) -> CheckResult:
     leaks = [f"{e.job}: {leak}" for e in history if e.name == "residue" for leak in e.fields["leaks"]]
     if leaks:
         return _false(name, f"{len(leaks)} left behind, first {leaks[0]}", {"leaks": leaks})
-    return _true(name, "nothing was left behind")
+    never_up = {e.job for e in history if e.name == "outcome" and e.fields["status"] == NEVER_STARTED}
+    searched = {e.job for e in history if e.name == "residue"}
+    for job in dict.fromkeys(e.job for e in history if e.name == "started"):
+        if job not in searched | never_up:
+            return _unknown(name, f"{job} was started, and nobody looked for what it left")
+    return _true(name, f"{len(searched)} jobs left nothing behind")
 
 
 def _true(name: str, reason: str, details: Mapping[str, Any] | None = None) -> CheckResult:

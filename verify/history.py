@@ -19,8 +19,8 @@ class Entry:
     ``job`` is the run it belongs to (reference, reference-again, control, run; "" for the bench itself), ``source`` who said
     it.
 
-    Names the bench uses: planned, parked, damaged, fired, killed, missed (all with ``token``), outcome (status, reason),
-    residue (leaks), diverged (the control's first divergence).
+    Names the bench uses: planned, gate-opened, parked, damaged, lose (pages), resources, fired, killed or released, missed (all
+    with ``token``), outcome (status, reason), residue (leaks), diverged (the control's first divergence).
     """
 
     number: int  # from 1, without holes

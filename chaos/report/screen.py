@@ -27,10 +27,12 @@ def line_for(entry: Entry) -> str | None:
     if entry.name == "killed":
         seen = f"; {f['where']}" if "where" in f else ""
         return f"{entry.job}: fault {f['label']}: fired at {f['what']}{seen}"
+    if entry.name == "released":
+        return f"{entry.job}: fault {f['label']}: pages lost at {f['what']}; the rank goes on"
     if entry.name == "missed":
         return f"{entry.job}: fault not fired: {f['reason']}"
     if entry.name == "recovered":
-        return f"{entry.job}: recovered by {f['action']} in {f['seconds']:.2f} s, epoch {f['epoch']}"
+        return f"{entry.job}: recovered by {f['action']} in {f['seconds']:.2f} s, epoch {f['epoch']}, {f['level']}"
     if entry.name == "outcome":
         return f"{entry.job}: {f['status']}{': ' + f['reason'] if f['reason'] else ''}"
     if entry.name == "check":

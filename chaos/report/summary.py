@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from chaos.schedule import Injection
-from verify.checkers import recoveries_in
+from verify.checkers import ENDINGS, recoveries_in
 from verify.history import Entry
 
 
@@ -49,7 +49,7 @@ def _fault_row(injection: Injection, history: Sequence[Entry]) -> FaultRow:
         aimed_at=injection.describe(),
         found_at=_found_at(own["fired"]) if "fired" in own else (),
         damage=own["damaged"].fields["what"] if "damaged" in own else "",
-        fired_s=own["fired"].elapsed_s if "fired" in own and "killed" in own else None,
+        fired_s=own["fired"].elapsed_s if "fired" in own and not own.keys().isdisjoint(ENDINGS) else None,
         missed=own["missed"].fields["reason"] if "missed" in own else "",
     )
 
@@ -63,7 +63,8 @@ def _found_at(fired: Entry) -> tuple[str, ...]:
 def recovery_rows(history: Sequence[Entry]) -> list[RecoveryRow]:
     rows = []
     for number, recovery in enumerate(recoveries_in(history), start=1):
-        decided, failure, killed = recovery.all("decided"), recovery.first("failure"), recovery.first("killed")
+        decided, failure = recovery.all("decided"), recovery.first("failure")
+        killed = next((e for e in recovery.entries if e.name in ENDINGS), None)
         fences = [float(e.fields["seconds"]) for e in recovery.all("fenced")]
         rows.append(
             RecoveryRow(

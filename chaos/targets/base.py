@@ -11,7 +11,16 @@ counts as a hang and what the run is worth belong to the engine and the checkers
     fenced      epoch, seconds                        no thread of an older epoch can write (INV-F)
     decided     action, iteration, reason, epoch      one decision a failure (U21); epoch is the new one
     resumed     rank, row, reason                     where the rank goes on (crash-point table)
-    recovered   epoch, seconds, action                every rank of the new epoch is training again
+    localised   rank, epoch, found, lost, pages, seconds
+                                                      a failed rank's lost pages, as "allocation:index"; those of earlier
+                                                      failures that nobody has rebuilt yet are among them
+    repaired    rank, epoch, pages, rebuilt, budgets, reconstruct_s
+                                                      the rank holds again what it needs; budgets by code word
+    recovered   epoch, seconds, action, level, phases
+                                                      every rank of the new epoch is training again; level of the trainers that
+                                                      took over, phases in seconds
+    shadows-ready  epoch, level, seconds              shadows of all ranks stand by; until shadow-ended or the next fence
+    shadow-ended, shadow-failed  epoch                the generation that stood by, or was to, is gone
     audit       rank, epoch, iteration, groups, tier1_wrong, tier2_wrong
                                                       U55; of the last completed iteration; wrong ones are lists of groups
     job-ended   status, reason                        the last event of every job; status is an Outcome's
@@ -19,11 +28,13 @@ counts as a hang and what the run is worth belong to the engine and the checkers
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from chaos.loss import LostPages
 from chaos.schedule import Injection, Place
 from leto.core.config import Workload
 from leto.core.events import Event
@@ -80,6 +91,22 @@ class Residue:
     leaks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What all processes of a job together hold, at one moment.
+
+    ``private_bytes`` is memory that nobody else maps (USS); ``proportional_bytes`` counts shared pages once over all who map
+    them (PSS).
+    """
+
+    processes: int
+    descriptors: int
+    private_bytes: int
+    proportional_bytes: int
+    shm_files: int  # in /dev/shm, whoever made them
+    shm_bytes: int
+
+
 class RunningJob(Protocol):
     """A started job. Every method but ``next_event`` and ``finish`` returns at once."""
 
@@ -109,8 +136,31 @@ class RunningJob(Protocol):
         """
         ...
 
+    def choose_losses(self, injection: Injection) -> tuple[LostPages, ...]:
+        """Which pages the injection's losses come to where its rank stands parked. Changes nothing.
+
+        Raises FaultNotInjected when there are fewer than are to be lost.
+        """
+        ...
+
+    def lose(self, injection: Injection, lost: Sequence[LostPages]) -> None:
+        """Lose these pages of the injection's parked rank. Raises FaultNotInjected."""
+        ...
+
+    def resources(self) -> Resources:
+        """What the job's processes hold now."""
+        ...
+
+    def open_gate(self, injection: Injection) -> None:
+        """Let the rank that stands at the injection's gate go on; later processes do not stop there any more."""
+        ...
+
     def disarm(self, injection: Injection) -> None:
         """Later processes of the job must not park at this injection: it fires once across restarts."""
+        ...
+
+    def release(self, injection: Injection) -> None:
+        """Let the injection's parked rank go on."""
         ...
 
     def kill(self, injection: Injection) -> None:

@@ -9,19 +9,27 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from chaos.faults import hand_over
+from chaos.faults.hand_over import HandOver
+from chaos.faults.memory import can_poison, poison
+from chaos.loss import LostPages
 from chaos.mutants import find_mutant
 from chaos.schedule import Injection, Place
 from chaos.targets import no_updater
-from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec, Updater
+from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, Resources, RunSpec, Updater
 from chaos.targets.leto_probe import PROBES, Aim, aim_path, read_aim
+from chaos.targets.lost_pages import GEOMETRY_PLUGIN, RankGeometry, choose, geometry_path
+from chaos.targets.resources import resources_of
 from leto.core.config import DEFAULT_UPDATER, JobConfig, Timeouts
-from leto.core.errors import FencedError
+from leto.core.errors import ConfigError, FencedError
 from leto.core.events import Event
+from leto.core.layout import Allocation
 from leto.megatron.models import model_spec
 from leto.memory.client import PoolObserver
 from leto.runtime.process import Spawned, last_line, wait_pidfd
@@ -34,6 +42,7 @@ class LetoTarget:
 
     def start(self, spec: RunSpec) -> LetoJob:
         model_spec(spec.workload)  # refuses what cannot be trained before any process exists
+        _check_losses(spec)
         armed = ArmedFile(spec.output_dir / "armed.json")
         armed.write(spec.injections)
         config_path = spec.output_dir / "job.json"
@@ -41,8 +50,21 @@ class LetoTarget:
         return LetoJob.spawn(config_path, spec, armed)
 
 
+def _loses_pages(spec: RunSpec) -> bool:
+    return any(injection.losses for injection in spec.injections)
+
+
+def _check_losses(spec: RunSpec) -> None:
+    why = can_poison() if _loses_pages(spec) else None
+    if why is not None:
+        raise ConfigError(f"lose-pages: this machine cannot lose pages: {why}")
+
+
 def _job_config(spec: RunSpec, armed_path: Path) -> JobConfig:
-    plugins = list(PROBES)
+    plugins, manager_plugins = list(PROBES), []
+    if _loses_pages(spec):
+        plugins += [hand_over.TRAINER_PLUGIN, GEOMETRY_PLUGIN]
+        manager_plugins.append(hand_over.MANAGER_PLUGIN)
     updater = DEFAULT_UPDATER
     if spec.updater is Updater.NONE:
         plugins.append(no_updater.PLUGIN)
@@ -56,10 +78,12 @@ def _job_config(spec: RunSpec, armed_path: Path) -> JobConfig:
         output_dir=str(spec.output_dir),
         updater=updater,
         plugins=tuple(plugins),
+        manager_plugins=tuple(manager_plugins),
         plugin_options={
             "armed_file": str(armed_path),
             "aimed_dir": str(spec.output_dir),
             "ledger_dir": str(spec.ledger_dir),
+            "memory_dir": str(spec.output_dir),
         },
     )
 
@@ -79,6 +103,9 @@ class ArmedFile:
 
     def remove(self, injection: Injection) -> None:
         self.write(tuple(i for i in self._injections if i.token != injection.token))
+
+    def remove_gate(self, injection: Injection) -> None:
+        self.write(tuple(replace(i, gate=None) if i.token == injection.token else i for i in self._injections))
 
 
 class EventStream:
@@ -122,6 +149,7 @@ class LetoJob:
         self._sockets: list[Path] = []
         self._trainers: dict[int, tuple[int, int]] = {}  # rank -> (pid, pidfd) of the current epoch
         self._pools: dict[int, PoolObserver] = {}
+        self._epoch = 0  # of the trainers
 
     @staticmethod
     def spawn(config_path: Path, spec: RunSpec, armed: ArmedFile) -> LetoJob:
@@ -164,6 +192,7 @@ class LetoJob:
     def _meet(self, rank: int, pid: int, epoch: int) -> None:
         """A trainer is ready: remember how to kill it, and map its rank's retained memory once."""
         self._forget(rank)
+        self._epoch = epoch
         try:
             self._trainers[rank] = (pid, os.pidfd_open(pid))
         except ProcessLookupError:  # it died again already
@@ -219,6 +248,36 @@ class LetoJob:
         if not aim_path(self._spec.output_dir, place.token).exists():
             raise FaultNotInjected(f"rank {place.rank} parked in {place.kernel.value} without saying where")
         return read_aim(self._spec.output_dir, place.token)
+
+    def choose_losses(self, injection: Injection) -> tuple[LostPages, ...]:
+        if not injection.losses:
+            return ()
+        pool = self._pools[injection.rank]
+        allocations = [Allocation(name=p.name, page_class=p.page_class, byte_count=p.byte_count) for p in pool.places.values()]
+        geometry = RankGeometry.read(geometry_path(self._spec.output_dir, injection.rank))
+        return choose(injection.losses, geometry, allocations, pool.control.read_progress(self._epoch))
+
+    def lose(self, injection: Injection, lost: Sequence[LostPages]) -> None:
+        rank = injection.rank
+        pages = [page for one in lost for page in one.pages]
+        paths = (hand_over.manager_path(self._spec.output_dir, rank), hand_over.trainer_path(self._spec.output_dir, rank))
+        processes = [HandOver.read(path) for path in paths]
+        if processes[1].pid != self._trainers[rank][0]:
+            raise FaultNotInjected(f"{injection.label}: rank {rank} handed over its memory as process {processes[1].pid}")
+        try:
+            poison(self._pools[rank], processes, pages)
+        except OSError as error:
+            raise FaultNotInjected(f"{injection.label}: {error.strerror}") from None
+
+    def resources(self) -> Resources:
+        return resources_of(self._process.pid)
+
+    def open_gate(self, injection: Injection) -> None:
+        self._armed.remove_gate(injection)
+        self.release(injection)
+
+    def release(self, injection: Injection) -> None:
+        self._pools[injection.rank].control.clear_park()
 
     def disarm(self, injection: Injection) -> None:
         self._armed.remove(injection)

@@ -83,11 +83,12 @@ class LogicalClock:
 
 
 class ArmedFailpoints:
-    """Parks the trainer where an injection of its rank is aimed, or where one of another rank holds it."""
+    """Parks the trainer where an injection of its rank is aimed, at its gate before that, or where another rank's holds it."""
 
     def __init__(self, context: TrainerContext, injections: Sequence[Injection], aimed_dir: Path) -> None:
         self._context = context
-        self._places = [place for i in injections for place in i.places if place.rank == context.rank]
+        places = [place for i in injections for place in (i.gate, *i.places)]
+        self._places = [place for place in places if place is not None and place.rank == context.rank]
         self._aimed_dir = aimed_dir
         self._clock = LogicalClock(context)
 

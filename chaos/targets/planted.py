@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -10,11 +11,13 @@ import numpy as np
 from leto.core.hooks import TrainerContext
 from leto.core.markers import Phase
 from leto.core.records import LiveState, Post
+from leto.core.repair import RepairOperation
 from leto.core.update_plan import Operation
 from leto.device.base import AdamChunk
 from leto.runtime.iteration import IterationRunner
 from leto.update.executor import PlanExecutor
 from leto.update.record_slots import RecordSlots
+from leto.update.repair import RepairExecutor
 
 
 def no_undo(context: TrainerContext) -> None:
@@ -101,3 +104,26 @@ def no_regather(context: TrainerContext) -> None:
         self.session.cast_derived()
 
     IterationRunner.derive = only_later  # type: ignore[method-assign]
+
+
+def zero_fill(context: TrainerContext) -> None:
+    """Lost pages are acknowledged without being rebuilt: they stay the zeros that replaced them (against U19)."""
+
+    def run(self: RepairExecutor, operations: Iterable[RepairOperation]) -> None:
+        return None
+
+    RepairExecutor.run = run  # type: ignore[method-assign]
+
+
+def stale_parity(context: TrainerContext) -> None:
+    """The first write-back of this process does not reach tier 1, which goes on saying what it said (against U10, U17)."""
+    write_back = PlanExecutor._write_back
+    skipped: list[Operation] = []
+
+    def all_but_the_first(self: PlanExecutor, op: Operation) -> None:
+        if skipped:
+            write_back(self, op)
+        else:
+            skipped.append(op)
+
+    PlanExecutor._write_back = all_but_the_first  # type: ignore[method-assign]

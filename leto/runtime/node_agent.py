@@ -184,7 +184,9 @@ class Job:
         for rank, pool in enumerate(self._services.pools):
             found = pool.localise()
             if found.lost:
-                self._tell("localised", epoch=epoch, rank=rank, found=found.found, lost=found.lost, seconds=found.seconds)
+                pages = [f"{page.allocation}:{page.page_index}" for page in pool.lost()]
+                counts = {"found": found.found, "lost": found.lost}
+                self._tell("localised", epoch=epoch, rank=rank, **counts, pages=pages, seconds=found.seconds)
         return time.monotonic() - started_s
 
     def _decide(self, epoch: int) -> Decision:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -109,7 +110,7 @@ class Trainer:
             "repaired",
             pages=len(lost),
             rebuilt=sum(len(written_by(op)) for op in plan.operations),
-            budgets=[budget.describe() for budget in plan.budgets],
+            budgets=[asdict(budget) | {"spare_rows": budget.spare_rows} for budget in plan.budgets],
             reconstruct_s=time.monotonic() - started_s,
         )
 

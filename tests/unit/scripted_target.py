@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from chaos.loss import LostPages
 from chaos.schedule import Injection, Place
-from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec
+from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, Resources, RunSpec
 from leto.core.errors import JobError
 from leto.core.events import Event
+from leto.core.geometry import Page
 from leto.core.records import IterationResult
 from verify.ledger import LedgerWriter, ledger_path
 
@@ -46,6 +49,15 @@ class Script:
     wrong_tier1: tuple[int, ...] = ()
     audits: bool = True
     refuse: str = ""
+    refuse_after_fault: str = ""  # the recovery is refused
+    shadows: bool = True  # stand by from the second iteration on, and after every recovery
+    level: str = "L3"  # of the trainers that take over
+    passes_gates: bool = False
+    touches_lost_pages: bool = True
+    dies_of: str = "was killed by SIGBUS"  # a rank that was let go over lost pages
+    localises: int = 0  # so many pages more than were lost
+    repairs: bool = True
+    growth: int = 0  # descriptors more with every look
     kill_fails: bool = False
     start_fails: bool = False
     leaks: tuple[str, ...] = ()
@@ -78,6 +90,8 @@ class ScriptedJob:
         self._killed: Injection | None = None
         self._time = 0
         self._hurt = False
+        self._lost: list[str] = []
+        self._descriptors = 100
         self.steps: list[str] = []
         self._play = self._events()
 
@@ -101,6 +115,31 @@ class ScriptedJob:
         self.steps.append("damage")
         return "filled 3 pages" if injection.fill_seed is not None else ""
 
+    def choose_losses(self, injection: Injection) -> tuple[LostPages, ...]:
+        return tuple(
+            LostPages(page_class=loss.page_class, pages=tuple(Page(loss.page_class.value, k) for k in range(loss.count)))
+            for loss in injection.losses
+        )
+
+    def lose(self, injection: Injection, lost: Sequence[LostPages]) -> None:
+        self.steps.append("lose")
+        self._lost = [f"{page.allocation}:{page.page_index}" for one in lost for page in one.pages]
+
+    def resources(self) -> Resources:
+        self._descriptors += self._script.growth
+        fds = self._descriptors
+        return Resources(
+            processes=8, descriptors=fds, private_bytes=1 << 30, proportional_bytes=1 << 30, shm_files=0, shm_bytes=0
+        )
+
+    def open_gate(self, injection: Injection) -> None:
+        self.steps.append("open")
+        self._parked = []
+
+    def release(self, injection: Injection) -> None:
+        self.steps.append("release")
+        self._parked, self._killed, self._hurt = [], injection, True
+
     def disarm(self, injection: Injection) -> None:
         self.steps.append("disarm")
         self._armed.remove(injection)
@@ -113,8 +152,9 @@ class ScriptedJob:
         self._parked, self._killed, self._hurt = [], injection, True
 
     def finish(self, timeout_s: float) -> Outcome:
-        if self._script.refuse:
-            return Outcome(OutcomeStatus.REFUSED, self._script.refuse)
+        refusal = self._script.refuse or self._script.refuse_after_fault
+        if refusal:
+            return Outcome(OutcomeStatus.REFUSED, refusal)
         return Outcome(OutcomeStatus.COMPLETED)
 
     def close(self) -> Residue:
@@ -133,9 +173,14 @@ class ScriptedJob:
                 raise SystemExit(130)  # as SIGINT does
             if t == self._script.hang_at:
                 yield from _for_ever()
+            if t == 2 and self._script.shadows:
+                yield self._shadows_ready()
             armed = [i for i in self._armed if i.iteration == t and self._script.parks]
             for faults in [armed] if self._script.nested else [[i] for i in armed]:
                 yield from self._recovery(faults, t)
+                if self._script.refuse_after_fault:
+                    yield Event("job-ended", {"status": "refused", "reason": self._script.refuse_after_fault})
+                    return
             for rank in range(self._spec.workload.world_size):
                 if (t, rank) != (self._script.skip_record, 0):
                     self._record(t, rank)
@@ -151,23 +196,54 @@ class ScriptedJob:
         rule = self._script.rules.get(t, self._script.rule)
         for injection in faults:
             yield from self._wait_for_the_kill(injection)
-            yield Event("failure", {"rank": injection.killed_rank, "cause": "killed by signal 9"})
+            if injection.natural and not self._script.touches_lost_pages:
+                return
+            cause = self._script.dies_of if injection.natural else "was killed by SIGKILL"
+            yield Event("failure", {"rank": injection.killed_rank, "cause": cause})
             if not self._script.recovers:
                 yield from _for_ever()
             self._epoch += 1
             yield Event("fenced", {"epoch": self._epoch - 1, "seconds": 0.02})
+            if self._lost:
+                yield self._localised(injection.rank)
             decided = {"action": rule, "iteration": t, "reason": "rank 0 has BEGIN", "epoch": self._epoch}
             yield Event("decided", decided)
             yield Event("resumed", {"rank": injection.rank, "row": "restore-and-redo", "reason": "chunk 3"})
-        if faults:
-            yield Event("recovered", {"epoch": self._epoch, "seconds": 0.5, "action": rule})
+        if faults and not self._script.refuse_after_fault:
+            if self._lost and self._script.repairs:
+                yield self._repaired(faults[-1].rank)
+            yield Event("recovered", {"epoch": self._epoch, "seconds": 0.5, "action": rule, **self._taken_over()})
             yield from self._audit(t)
+            if self._script.shadows:
+                yield self._shadows_ready()
+
+    def _taken_over(self) -> dict[str, Any]:
+        phases = {"fence_s": 0.02, "localise_s": 0.01, "promote_s": 0.01, "attach_s": 0.01, "finish_s": 0.2}
+        return {"level": self._script.level, "phases": phases}
+
+    def _shadows_ready(self) -> Event:
+        return Event("shadows-ready", {"epoch": self._epoch, "level": "L3", "seconds": 0.5})
+
+    def _localised(self, rank: int) -> Event:
+        pages = [*self._lost, *(f"coded:{1000 + k}" for k in range(self._script.localises))]
+        counts = {"found": len(pages), "lost": len(pages)}
+        return Event("localised", {"epoch": self._epoch - 1, "rank": rank, **counts, "pages": pages, "seconds": 0.01})
+
+    def _repaired(self, rank: int) -> Event:
+        pages, self._lost = len(self._lost), []
+        budget = {"code_word": "group 0", "pages": 6, "lost_pages": pages, "lost_rows": 0, "rows": 4, "spare_rows": 4 - pages}
+        counts = {"pages": pages, "rebuilt": pages, "budgets": [budget], "reconstruct_s": 0.01}
+        return Event("repaired", {"rank": rank, "epoch": self._epoch, **counts})
 
     def _wait_for_the_kill(self, injection: Injection) -> Iterator[None]:
         if injection.moment is not None:
             self._time = injection.moment - 1
             yield None
             self._time = injection.moment + self._script.overshoot
+        if injection.gate is not None and not self._script.passes_gates:
+            self._parked = [injection.gate]
+            while self._parked:
+                yield None
         for place in injection.places:
             if place.rank != self._script.never_parks:
                 self._parked.append(place)

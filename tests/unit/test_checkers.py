@@ -117,7 +117,7 @@ def test_wrong_tier_2_alone_is_false() -> None:
 
 
 def test_a_fault_that_was_killed_before_it_was_recorded_did_not_fire_properly() -> None:
-    planned = ("planned", {"token": 1, "fault_id": "kill", "occurrence": 1, "iteration": 3, "rank": 0})
+    planned = ("planned", {"token": 1, "fault_id": "kill", "occurrence": 1, "action": "kill", "iteration": 3, "rank": 0})
     steps = [(name, {"token": 1, "places": [{"token": 1}]}) for name in ("parked", "fired", "killed")]
     assert checkers.faults_fired(history(planned, *steps)).judgement is Judgement.TRUE
     for wrong in ([steps[0], steps[2], steps[1]], [*steps, steps[2]], steps[:2], []):
@@ -125,7 +125,15 @@ def test_a_fault_that_was_killed_before_it_was_recorded_did_not_fire_properly() 
 
 
 def test_a_fault_that_fired_before_a_held_rank_stood_did_not_fire_properly() -> None:
-    aim = {"token": 1, "fault_id": "kill", "occurrence": 1, "iteration": 3, "rank": 0, "holds": [{"token": 2}]}
+    aim = {
+        "token": 1,
+        "fault_id": "kill",
+        "occurrence": 1,
+        "action": "kill",
+        "iteration": 3,
+        "rank": 0,
+        "holds": [{"token": 2}],
+    }
 
     def fired(*tokens: int) -> Judgement:
         about = {"token": 1, "places": [{"token": token} for token in tokens]}
@@ -136,7 +144,7 @@ def test_a_fault_that_fired_before_a_held_rank_stood_did_not_fire_properly() -> 
 
 
 def test_a_free_running_kill_before_its_time_did_not_fire_properly() -> None:
-    aim = {"token": 1, "fault_id": "kill", "occurrence": 1, "iteration": 3, "rank": 0, "moment": 50}
+    aim = {"token": 1, "fault_id": "kill", "occurrence": 1, "action": "kill", "iteration": 3, "rank": 0, "moment": 50}
 
     def seen_at(moment: int, *steps: str) -> Judgement:
         return checkers.faults_fired(history(("planned", aim), *((n, {"token": 1, "seen": moment}) for n in steps))).judgement

@@ -66,7 +66,7 @@ def test_plain_lines_are_stable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
         "reference-again: completed",
     ]
     assert "run: fault kill #2: fired at iteration 6 rank 0: torn-copy parity-writeback at 0.5" in lines
-    assert "run: recovered by finish in 0.50 s, epoch 2" in lines
+    assert "run: recovered by finish in 0.50 s, epoch 2, L3" in lines
     assert "verdict: pass (0): loss exact at 9 of 9, state exact at 9 of 9" in lines
     assert lines[-1].startswith("report: ")
 

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from chaos import scenario
+from chaos.loss import LossClass
 from chaos.scenario import parse_scenario
 from leto.core.failpoints import COPIES, Kernel, Point
 
@@ -45,6 +46,12 @@ def test_the_kernels_are_those_of_the_code() -> None:
     assert table_after("generated: kernels") == [f"| {kinds[k]} | `{k.value}` | {k.meaning} |" for k in Kernel]
 
 
+def test_every_class_is_documented() -> None:
+    section = TEXT.split("| class | pages | groups |\n")[1]
+    rows = itertools.takewhile(lambda line: line.startswith("|"), section.splitlines())
+    assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", "\n".join(rows), re.MULTILINE)) == sorted(c.value for c in LossClass)
+
+
 def examples() -> list[tuple[str, str]]:
     return re.findall(r"^```yaml ?(\w*)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
@@ -67,5 +74,19 @@ def test_the_examples_are_valid(kind: str, text: str) -> None:
 
 def test_every_fault_has_an_example() -> None:
     text = "\n".join(text for _, text in examples())
-    for name in (*scenario.FAULTS, "cycle", "hold", "every", "iteration", "random", "at", "phase", "rules", "rule"):
+    for name in (
+        *scenario.FAULTS,
+        "cycle",
+        "lose-pages",
+        "shadows",
+        "reason",
+        "hold",
+        "every",
+        "iteration",
+        "random",
+        "at",
+        "phase",
+        "rules",
+        "rule",
+    ):
         assert re.search(rf"\b{name}:", text), name

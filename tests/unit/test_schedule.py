@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,13 +38,15 @@ def test_actions_take_turns() -> None:
 
 def test_tokens_are_unique_and_never_zero() -> None:
     tokens = [i.token for i in plan_injections(scenario(TEXT.replace("\ncontrol:", EXTRA)))]
-    assert len(set(tokens)) == 11
+    gates = [i.gate.token for i in plan_injections(scenario(TEXT.replace("\ncontrol:", EXTRA))) if i.gate]
+    assert len({*tokens, *gates}) == 11 + 10
     assert 0 not in tokens
 
 
 def test_adding_a_fault_moves_no_other() -> None:
-    def without_token(i: object) -> dict[str, object]:
-        return {k: v for k, v in vars(i).items() if k != "token"}
+    def without_token(i: Injection) -> Injection:
+        assert i.gate is not None or i.fault_id == "another"
+        return replace(i, token=0, gate=i.gate and replace(i.gate, token=0))
 
     before = plan_injections(scenario())
     after = plan_injections(scenario(TEXT.replace("\ncontrol:", EXTRA)))

@@ -1,0 +1,149 @@
+"""Which pages of a parked rank a loss comes to: pure, from the rank's geometry, its marks and a seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from chaos.loss import EXPENDABLE, Loss, LossClass, LostPages
+from chaos.schedule import draw
+from chaos.targets.base import FaultNotInjected
+from leto.core.geometry import CodedGeometry, GradientGeometry, Page, Protection, Segment
+from leto.core.hooks import TrainerContext
+from leto.core.layout import TIER2, UNDO, Allocation, PageClass, gradient_parity, parity_slot, tier1
+from leto.core.markers import Phase, Progress
+from leto.core.update_plan import PARITY_SLOTS, speaking_slot
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankGeometry:
+    """What a rank's trainer knows of its pages and an observer does not: which are coded together."""
+
+    coded: CodedGeometry
+    gradients: GradientGeometry
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "protection": asdict(self.coded.protection),
+            "segments": [asdict(segment) for segment in self.coded.segments],
+            "gradient_pages": [asdict(page) for page in self.gradients.pages],
+        }
+
+    @staticmethod
+    def from_json(raw: Mapping[str, Any]) -> RankGeometry:
+        protection = Protection(**raw["protection"])
+        segments = tuple(Segment(**segment) for segment in raw["segments"])
+        pages = tuple(Page(**page) for page in raw["gradient_pages"])
+        return RankGeometry(
+            coded=CodedGeometry(protection=protection, segments=segments),
+            gradients=GradientGeometry(protection=protection, pages=pages),
+        )
+
+    @staticmethod
+    def read(path: Path) -> RankGeometry:
+        return RankGeometry.from_json(json.loads(path.read_text()))
+
+
+def geometry_path(directory: Path, rank: int) -> Path:
+    return directory / f"geometry-{rank}.json"
+
+
+def install_geometry(context: TrainerContext) -> None:
+    """Plugin: the geometry of a rank is the same in every epoch, so the first trainer writes it. Option ``memory_dir``."""
+    path = geometry_path(Path(context.options["memory_dir"]), context.rank)
+    if path.exists():
+        return
+    assert context.coded is not None and context.gradients is not None, "the geometry is known before plugins are loaded"
+    whole = path.with_suffix(".new")
+    whole.write_text(json.dumps(RankGeometry(coded=context.coded, gradients=context.gradients).to_json()))
+    whole.replace(path)
+
+
+GEOMETRY_PLUGIN = f"{__name__}:{install_geometry.__name__}"
+
+
+def choose(
+    losses: Sequence[Loss], geometry: RankGeometry, allocations: Sequence[Allocation], progress: Progress
+) -> tuple[LostPages, ...]:
+    """The pages of every loss; no page twice. ``progress`` says where the rank stands.
+
+    Raises FaultNotInjected when a class has fewer pages there than are to be lost of it.
+    """
+    taken: set[Page] = set()
+    chosen = []
+    for loss in losses:
+        groups = pages_of(loss.page_class, geometry, allocations, progress)
+        pages = [page for group in _selected(loss, groups) for page in _pick(loss, group, taken)]
+        if not pages:
+            raise FaultNotInjected(f"there are no {loss.page_class.value} pages where the rank stands: {progress.describe()}")
+        taken.update(pages)
+        chosen.append(LostPages(page_class=loss.page_class, pages=tuple(pages)))
+    return tuple(chosen)
+
+
+def _selected(loss: Loss, groups: Sequence[tuple[Page, ...]]) -> Sequence[tuple[Page, ...]]:
+    """The sets of pages of each of which ``count`` are lost."""
+    if not loss.per_group:
+        return [tuple(page for group in groups for page in group)]
+    if loss.group is None:
+        return groups
+    if loss.group >= len(groups):
+        raise FaultNotInjected(f"there is no group {loss.group} of {loss.page_class.value} pages, there are {len(groups)}")
+    return [groups[loss.group]]
+
+
+def _pick(loss: Loss, pages: Sequence[Page], taken: set[Page]) -> list[Page]:
+    """In an order that only the seed decides: losing more keeps those of losing fewer."""
+    left = [page for page in pages if page not in taken]
+    if len(left) < loss.count and loss.page_class not in EXPENDABLE:
+        raise FaultNotInjected(f"{loss.describe()} are to be lost, there are {len(left)} where the rank stands")
+    by_draw = sorted(left, key=lambda page: draw(loss.seed, page.allocation, page.page_index, "lose"))
+    return sorted(by_draw[: loss.count])
+
+
+def pages_of(
+    page_class: LossClass, geometry: RankGeometry, allocations: Sequence[Allocation], progress: Progress
+) -> tuple[tuple[Page, ...], ...]:
+    """All pages of a class by group; one group where the class has none."""
+    coded, gradients = geometry.coded, geometry.gradients
+    rows = coded.protection.tier1_pages
+    match page_class:
+        case LossClass.CODED:
+            return tuple(tuple(p.page for p in coded.group_pages(group)) for group in range(coded.group_count))
+        case LossClass.GRADIENTS:
+            return tuple(tuple(p.page for p in gradients.group_pages(group)) for group in range(gradients.group_count))
+        case LossClass.TIER1:
+            return tuple(_pages(tier1(group), rows) for group in range(coded.group_count))
+        case LossClass.TIER2:
+            return tuple((Page(TIER2, g),) * coded.protection.tier2_pages for g in range(coded.group_count))
+        case LossClass.GRADIENT_PARITY:
+            return tuple(_pages(gradient_parity(group), rows) for group in range(gradients.group_count))
+        case LossClass.UNDO:
+            return (_pages(UNDO, coded.protection.chunk_pages),)
+        case LossClass.PARITY | LossClass.SCRATCH:
+            slots = parity_in_use(coded, progress)
+            wanted = slots if page_class is LossClass.PARITY else [s for s in range(PARITY_SLOTS) if s not in slots]
+            return (tuple(page for slot in wanted for page in _pages(parity_slot(slot), rows)),)
+        case LossClass.DERIVED:
+            page_bytes = coded.protection.page_bytes
+            derived = [a for a in allocations if a.page_class is PageClass.DERIVED]
+            return (tuple(page for a in derived for page in _pages(a.name, a.byte_count // page_bytes)),)
+
+
+def parity_in_use(coded: CodedGeometry, progress: Progress) -> list[int]:
+    """The parity slot that holds the parity of the group under way (U10): it speaks, or is a fetched copy of what does.
+
+    None before a group is fetched, after it is written back, and outside the update.
+    """
+    group = progress.written_back
+    if progress.phase is not Phase.BEGIN or progress.fetched <= group:
+        return []
+    chunks = coded.chunks_of(group)
+    return [speaking_slot(min(max(progress.committed_chunks - chunks.start, 0), len(chunks)))]
+
+
+def _pages(allocation: str, count: int) -> tuple[Page, ...]:
+    return tuple(Page(allocation, index) for index in range(count))
