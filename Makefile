@@ -1,11 +1,13 @@
 # demo   install into .venv and run one scenario
 # test   everything pytest has: quick tests on two workers, then those that start trainers, one at a time
 # check  lint, format, types
+# test-native   the kernels under address and undefined behaviour sanitizers, every row this processor has
+# bench-coding  the erasure code against ISA-L (Debian: libisal2) and memory; fails where a target is missed
 PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := pyproject.toml $(wildcard kernels/*)
 
-.PHONY: demo test check clean
+.PHONY: demo test check clean test-native bench-coding
 
 demo: .venv/.installed-train
 	$(BIN)/leto-chaos run scenarios/update-phase.yaml
@@ -18,6 +20,15 @@ check: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+test-native: .venv/.installed-dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -G Ninja -S tests/native -B build/native -DLETO_SANITIZE=ON
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/native
+	set -e; for row in $$($(BIN)/python -c "from leto import _kernels; print(*_kernels.supported_rows)"); do \
+		LETO_KERNEL=$$row build/native/code_check; done
+
+bench-coding: .venv/.installed-dev
+	$(BIN)/python -m benchmarks.coding
 
 clean:
 	rm -rf .venv build dist
