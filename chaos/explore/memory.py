@@ -113,9 +113,12 @@ class Markers:
         first, second, third = (base + 8 * (mirror * WORDS + word) for mirror in range(MIRRORS))
         return first, second, third
 
-    def read_progress(self, epoch: int) -> Progress:
+    def mirrors(self, epoch: int) -> list[list[int]]:
         words = list(self._page(epoch))
-        return read_mirrors(epoch, [words[m * WORDS : (m + 1) * WORDS] for m in range(MIRRORS)])
+        return [words[m * WORDS : (m + 1) * WORDS] for m in range(MIRRORS)]
+
+    def read_progress(self, epoch: int) -> Progress:
+        return read_mirrors(epoch, self.mirrors(epoch))
 
     def carry(self, epoch: int, progress: Progress) -> None:
         page = self._page(epoch)

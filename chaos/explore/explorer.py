@@ -1,0 +1,146 @@
+"""One case after the other: crash, read mirrors, decide, repair, resume, complete on all ranks, and compare every bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from chaos.explore import reached
+from chaos.explore.cases import Case, Point
+from chaos.explore.expected import COMPUTE, JobPlan
+from chaos.explore.job import RANKS, Job, RankImage, Shape
+from chaos.explore.losses import Loss, losses_of
+from chaos.explore.steps import Crash
+from chaos.explore.tape import Frame, Names, StopAt, Tape, Through, contents, record
+from chaos.explore.totals import Totals
+from leto.core.errors import ConfigError, Unrecoverable
+from leto.core.markers import Phase
+from leto.core.recovery import Action, Decision
+
+
+class Failed(Exception):
+    """A case did not end as it must. The message says how."""
+
+
+class Explorer:
+    """Runs cases on one shape. Raises Violated when the tape itself breaks an invariant."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.tape: Tape = record(shape)
+        self.job = Job(shape)
+        rank = self.job.ranks[0]
+        self.totals = Totals(JobPlan(rank.coded, rank.gradients, shape.iterations))
+        self._through = [Through() for _ in range(RANKS)]
+
+    @cached_property
+    def window(self) -> list[int]:
+        """The steps that are explored: the cold start, and the last iteration to the end of the job. The iterations between
+        leave old marks, records and parity behind."""
+        tape = self.tape.ranks[0]
+        computes = [n for n, frame in enumerate(tape.frames) if frame.name == COMPUTE]
+        return [*range(tape.barriers[0] + 1), *range(computes[-1], len(tape.frames))]
+
+    def frame(self, number: int, point: Point) -> Frame:
+        return self.tape.ranks[number].frames[point.step]
+
+    def run(self, case: Case) -> frozenset[str]:
+        """One complete course of events; what it reached (``reached.REQUIRED``). Raises Failed."""
+        try:
+            return frozenset(self._run(case))
+        except (Failed, ConfigError):
+            raise
+        except Exception as error:
+            raise Failed(f"{type(error).__name__}: {error}") from error
+
+    def decide(self, points: tuple[Point, Point]) -> Decision:
+        """The job stands where its ranks have died, and the next epoch is open."""
+        self.job.forget()
+        for number, point in enumerate(points):
+            self.job.restore(number, self._image(number, point))
+        return self.job.fail()
+
+    def losses(self, number: int, decision: Decision) -> Mapping[str, Loss]:
+        account = self.job.invariants.accounts[number]
+        updating = decision.action is Action.FINISH and account.iteration == decision.target and account.phase < Phase.COMPLETE
+        return losses_of(self.job.ranks[number], account, cold=decision.action is Action.COLD, updating=updating)
+
+    def recovery_steps(self, points: tuple[Point, Point], losses: tuple[str, str]) -> tuple[tuple[str, ...], ...]:
+        """Names of what each rank does in a recovery that nothing interrupts."""
+        decision = self.decide(points)
+        for number, name in enumerate(losses):
+            self.job.lose(number, self.losses(number, decision)[name].pages)
+        drivers = [Names() for _ in range(RANKS)]
+        self.job.run(decision, drivers)
+        return tuple(tuple(driver.names) for driver in drivers)
+
+    def _image(self, number: int, point: Point) -> RankImage:
+        try:
+            return self.frame(number, point).images[point.state]
+        except IndexError:
+            raise ConfigError(f"rank {number} has no point {point}") from None
+
+    def _run(self, case: Case) -> set[str]:
+        decision = self.decide(case.points)
+        marks = reached.at_crash(self, case, decision)
+        for number, name in enumerate(case.losses):
+            loss = self._loss(number, name, decision)
+            self.job.lose(number, loss.pages)
+            if loss.refused is not None:
+                self._refused(number, loss.refused, decision)
+                return marks | {reached.REFUSED}
+        if case.again is not None:
+            decision, step = self._dies_again(case.again, decision)
+            marks |= reached.at_second_crash(step)
+        self.job.run(decision, self._through)
+        self._check_ending(decision)
+        return marks | reached.at_the_end(self.job)
+
+    def _loss(self, number: int, name: str, decision: Decision) -> Loss:
+        losses = self.losses(number, decision)
+        if name not in losses:
+            raise ConfigError(f"rank {number} cannot lose {name} here; it can lose {', '.join(losses)}")
+        return losses[name]
+
+    def _refused(self, number: int, text: str, decision: Decision) -> None:
+        """The rank with the losses refuses with the counts, before it writes anything (U54)."""
+        before = self.job.image(number).memory
+        names = Names()
+        try:
+            self.job.run(decision, [names] * RANKS, first=number)
+        except Unrecoverable as refusal:
+            if not str(refusal).startswith(text):
+                raise Failed(f"refused with {str(refusal)!r}, not with {text!r}") from None
+        else:
+            raise Failed(f"went on although {text}")
+        if names.names or self.job.image(number).memory != before:
+            raise Failed(f"wrote before it refused: {', '.join(names.names)}")
+
+    def _dies_again(self, again: tuple[int, Point], decision: Decision) -> tuple[Decision, str]:
+        """A second crash, inside the recovery; INV-P holds there as well, but for ranks that still have pages to rebuild."""
+        number, point = again
+        stop = StopAt(point.step, point.state)
+        drivers = [stop if n == number else self._through[n] for n in range(RANKS)]
+        try:
+            self.job.run(decision, drivers)
+        except Crash:
+            for n, rank in enumerate(self.job.ranks):
+                if not rank.lost:
+                    self.job.invariants.parity_speaks(n)
+            return self.job.fail(), stop.reached
+        raise ConfigError(f"the recovery of rank {number} has no step {point.step}")
+
+    def _check_ending(self, decision: Decision) -> None:
+        right = self.tape.ending
+        for number in range(RANKS):
+            found = contents(self.job, number)
+            wrong = [name for name, content in right.contents[number].items() if found[name] != content]
+            if wrong:
+                raise Failed(f"rank {number} ends with other bytes in {', '.join(wrong)}")
+            for t in range(max(decision.target, 1), self.shape.iterations + 1):
+                if self.job.told.get((number, t)) != right.told[number, t]:
+                    raise Failed(f"rank {number} tells other results of iteration {t}, or none")
+            rank = self.job.ranks[number]
+            progress = rank.markers.read_progress(rank.epoch)
+            if (progress.phase, progress.iteration) != (Phase.HEADER, self.shape.iterations + 1):
+                raise Failed(f"rank {number} ends at {progress.describe()}")

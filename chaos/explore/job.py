@@ -1,0 +1,237 @@
+"""A job of several ranks in one process: the real iteration, recovery and repair over memory that outlives crashes.
+
+Ranks run nested instead of side by side: one that comes to the barrier runs the next one that has not come there, and goes on
+when nobody is left. That is a legal order, it is always the same, and it needs no threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chaos.explore.invariants import Account, Invariants
+from chaos.explore.memory import MarkerImage
+from chaos.explore.rank import KERNELS, Process, RetainedRank
+from chaos.explore.session import Session
+from chaos.explore.steps import Driver, Steps
+from leto.core.geometry import Page, Protection, Segment
+from leto.core.hooks import TrainerContext
+from leto.core.layout import HEADER_RECORDS, POST_RECORDS
+from leto.core.records import RECORD_SLOTS, Header, IterationResult, Post
+from leto.core.recovery import Action, Decision, Row
+from leto.core.repair import RepairPlan, plan_repair
+from leto.runtime.coordinator import Coordinator, ReadProgress, cold_start
+from leto.runtime.iteration import IterationRunner
+from leto.runtime.resume import resume
+from leto.update.record_slots import RECORD_SLOT_BYTES, RecordSlots
+from leto.update.repair import RepairExecutor
+
+RANKS = 2
+RECORD_BYTES = 1024
+"""What of a slot is torn: about the size of a record here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What is trained: segments of the flat arrays under a code, for ``iterations``."""
+
+    name: str
+    protection: Protection
+    segments: tuple[Segment, ...]
+    iterations: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankImage:
+    """One rank at a crash."""
+
+    memory: Mapping[str, bytes]
+    markers: MarkerImage
+    account: Account
+
+
+class RecordSteps(RecordSlots):
+    """Record slots whose writes are steps."""
+
+    def __init__(self, rank: RetainedRank, steps: Steps) -> None:
+        super().__init__(rank.memory)
+        self._addresses = {name: rank.memory.address(name) for name in (HEADER_RECORDS, POST_RECORDS)}
+        self._steps = steps
+
+    def write_header(self, header: Header) -> None:
+        write = super().write_header
+        self._steps.write(f"write HEADER({header.iteration})", self._target(HEADER_RECORDS, header), lambda: write(header))
+
+    def write_post(self, post: Post) -> None:
+        write = super().write_post
+        self._steps.write(f"write POST({post.iteration})", self._target(POST_RECORDS, post), lambda: write(post))
+
+    def _target(self, name: str, record: Header | Post) -> list[tuple[int, int]]:
+        return [(self._addresses[name] + record.iteration % RECORD_SLOTS * RECORD_SLOT_BYTES, RECORD_BYTES)]
+
+
+class Trainer:
+    """One process of one rank in one epoch."""
+
+    def __init__(self, job: Job, number: int, decision: Decision, driver: Driver) -> None:
+        self._job = job
+        self._rank = rank = job.ranks[number]
+        self._number = number
+        self._decision = decision
+        self._steps = Steps(rank.memory, KERNELS, driver, job.invariants.watch(number))
+        process = Process(rank, self._steps, self._steps)
+        self._parts = process.parts
+        self._session = Session(number, rank, self._steps)
+        self._context = TrainerContext(
+            rank=number,
+            epoch=rank.epoch,
+            world_size=len(job.ranks),
+            output_dir="",
+            options={},
+            park_word_address=0,
+            heartbeat_address=0,
+            report=lambda event: None,
+            failpoints=self._steps,
+        )
+        self._runner = IterationRunner(
+            session=self._session,
+            updater=process.updater,
+            marks=process.marks,
+            records=RecordSteps(rank, self._steps),
+            context=self._context,
+            layout_hash=job.layout_hash,
+            barrier=lambda: job.barrier(number),
+            on_result=lambda result: job.tell(number, result),
+        )
+
+    def resume(self) -> int:
+        """Repair, then the decision; the iteration to compute next."""
+        if self._decision.action is Action.COLD:
+            self._session.initialise()
+        self._repair()
+        return resume(
+            self._runner,
+            decision=self._decision,
+            geometry=self._rank.coded,
+            context=self._context,
+            agree=self._agree,
+            on_row=lambda row, reason: self._job.on_row(self._number, row),
+        )
+
+    def iterate(self, iteration: int) -> None:
+        self._runner.run(iteration)
+
+    def _repair(self) -> None:
+        """As a trainer does: everything that is needed, then the marks go."""
+        rank = self._rank
+        if not rank.lost:
+            return
+        plan = plan_repair(
+            coded=rank.coded,
+            gradients=rank.gradients,
+            classes=rank.classes,
+            action=self._decision.action,
+            target=self._decision.target,
+            progress=self._runner.marks.progress(),
+            lost=rank.lost,
+        )
+        self._job.on_repair(self._number, plan)
+        RepairExecutor(rank.memory, self._steps, self._parts.shape).run(plan.operations)
+        rank.lost = frozenset()
+
+    def _agree(self, text: str) -> list[str]:
+        """What the other ranks say is in their records."""
+        target = self._decision.target
+        others = (RecordSlots(r.memory).read_post(target) for n, r in enumerate(self._job.ranks) if n != self._number)
+        return [text, *(repr(post.values) for post in others)]
+
+
+class Job:
+    """Ranks, the agent that decides for them, and what is noticed on the way: ``rows`` and ``repairs`` by rank, ``told``
+    results by (rank, iteration)."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.ranks = [RetainedRank(shape.segments, shape.protection) for _ in range(RANKS)]
+        self.layout_hash = self.ranks[0].coded.layout_hash()
+        self.invariants = Invariants(self.ranks)
+        self.at_barrier: Callable[[int], None] = lambda number: None
+        self.forget()
+
+    def forget(self) -> None:
+        """A new course of events begins."""
+        self._coordinator = Coordinator(len(self.ranks), self.shape.iterations)
+        self.rows: list[tuple[int, Row]] = []
+        self.repairs: list[tuple[int, RepairPlan]] = []
+        self.told: dict[tuple[int, int], IterationResult] = {}
+        self._waiting: list[int] = []
+        for rank in self.ranks:
+            rank.lost = frozenset()
+
+    def start(self) -> Decision:
+        return cold_start(len(self.ranks))
+
+    def fail(self) -> Decision:
+        """All processes are gone: read all marks, decide, open the next epoch."""
+        self.invariants.at_failure()
+        decision = self._coordinator.decide([self._reader(rank) for rank in self.ranks])
+        if decision.action is Action.CHECKPOINT:
+            raise AssertionError(f"gave up: {decision.reason}")
+        for number, rank in enumerate(self.ranks):
+            rank.open_epoch(decision, number)
+            account, carried = self.invariants.accounts[number], decision.carried[number]
+            account.iteration, account.phase = carried.iteration, carried.phase
+        return decision
+
+    @staticmethod
+    def _reader(rank: RetainedRank) -> ReadProgress:
+        return lambda: rank.markers.read_progress(rank.epoch)
+
+    def run(self, decision: Decision, drivers: Sequence[Driver], first: int = 0) -> None:
+        """One generation of trainers, to the end of the job; ``first`` is the rank that begins. Raises Crash where a driver
+        does, and Unrecoverable before anything is written."""
+        order = [first, *(n for n in range(len(self.ranks)) if n != first)]
+        trainers = {n: Trainer(self, n, decision, drivers[n]) for n in order}
+        following: set[int] = set()
+        self._together(order, lambda n: following.add(trainers[n].resume()))
+        (iteration,) = following
+        for t in range(iteration, self.shape.iterations + 1):
+            self._together(order, lambda n, t=t: trainers[n].iterate(t))  # type: ignore[misc]
+
+    def _together(self, order: Sequence[int], do: Callable[[int], None]) -> None:
+        self._do = do
+        self._waiting = list(order)
+        while self._waiting:
+            do(self._waiting.pop(0))
+
+    def barrier(self, number: int) -> None:
+        self.at_barrier(number)
+        if self._waiting:
+            self._do(self._waiting.pop(0))
+
+    def tell(self, number: int, result: IterationResult) -> None:
+        self.told[number, result.iteration] = result
+
+    def on_row(self, number: int, row: Row) -> None:
+        self.rows.append((number, row))
+
+    def on_repair(self, number: int, plan: RepairPlan) -> None:
+        self.repairs.append((number, plan))
+
+    def lose(self, number: int, pages: frozenset[Page]) -> None:
+        rank = self.ranks[number]
+        rank.memory.lose(pages)
+        rank.lost |= pages
+
+    def image(self, number: int) -> RankImage:
+        rank = self.ranks[number]
+        return RankImage(
+            memory=rank.memory.image(), markers=rank.marker_image(), account=self.invariants.accounts[number].copy()
+        )
+
+    def restore(self, number: int, image: RankImage) -> None:
+        rank = self.ranks[number]
+        rank.memory.restore(image.memory)
+        rank.markers.restore(image.markers)
+        rank.epoch = image.markers.epoch
+        self.invariants.accounts[number] = image.account.copy()

@@ -1,0 +1,135 @@
+"""Which cases there are: three products that are run in full, and the free product of everything, from which cases are drawn.
+
+losses     (point x loss set) of each rank; the other one is as far ahead as barriers allow
+pairs      (point x point) of two ranks, wherever barriers allow both
+again      (point of rank 0 x point of either rank in the recovery from it), and every point of rank 0's repairs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product, zip_longest
+from random import Random
+
+from chaos.explore.cases import Case, Point
+from chaos.explore.explorer import Explorer, Failed
+from chaos.explore.job import RANKS
+from chaos.explore.losses import NONE
+from chaos.explore.steps import KEY_STATES
+
+SPLIT = "split"
+"""The loss set whose repair is interrupted: it has something of everything."""
+
+Points = tuple[Point, Point]
+
+
+class Products:
+    def __init__(self, explorer: Explorer) -> None:
+        self._explorer = explorer
+        self._barriers = [tape.barriers for tape in explorer.tape.ranks]
+        self._ends = [Point(len(tape.frames) - 1, 0) for tape in explorer.tape.ranks]
+
+    def points(self, number: int, most_states: int | None = None) -> list[Point]:
+        """Of the window, with all states of a step or the first ones."""
+        frames = self._explorer.tape.ranks[number].frames
+        return [Point(step, state) for step in self._explorer.window for state in range(len(frames[step].states[:most_states]))]
+
+    def losses(self) -> Iterator[Case]:
+        for number, point in self.alone():
+            for name in self._loss_names(number, self._beside(number, point)):
+                yield self._alone(number, point, name)
+
+    def pairs(self) -> Iterator[Case]:
+        for points in product(self.points(0, KEY_STATES), self.points(1, KEY_STATES)):
+            if self.together(points):
+                yield Case(points)
+
+    def again(self) -> Iterator[Case]:
+        """Raises Failed when a recovery does other steps than the plan has for it."""
+        for point in self.points(0, KEY_STATES):
+            points = self._beside(0, point)
+            yield from self._again_without_losses(points)
+            if SPLIT in self._loss_names(0, points):
+                yield from self._again_in_repair(points)
+
+    def each_point_once(self, random: Random) -> Iterator[Case]:
+        for number, point in self.alone():
+            yield self._alone(number, point, random.choice(self._loss_names(number, self._beside(number, point))))
+
+    def drawn(self, random: Random) -> Iterator[Case]:
+        """Without end: two points, losses on both ranks within and beyond the budget, and half of the time a second crash."""
+        every = [self.points(number) for number in range(RANKS)]
+        while True:
+            points = (random.choice(every[0]), random.choice(every[1]))
+            if not self.together(points):
+                continue
+            decision = self._explorer.decide(points)
+            names = tuple(random.choice(list(self._explorer.losses(n, decision))) for n in range(RANKS))
+            refused = any(self._explorer.losses(n, decision)[name].refused for n, name in enumerate(names))
+            case = Case(points, (names[0], names[1]))
+            yield case if refused or random.random() < 0.5 else self._drawn_again(case, random)
+
+    def alone(self) -> Iterator[tuple[int, Point]]:
+        return ((number, point) for number in range(RANKS) for point in self.points(number))
+
+    def together(self, points: Points) -> bool:
+        """Nobody has passed a barrier to which another rank has not come."""
+        places = [self._at_barriers(n, point) for n, point in enumerate(points)]
+        return max(passed for passed, _ in places) <= min(come for _, come in places)
+
+    def _at_barriers(self, number: int, point: Point) -> tuple[int, int]:
+        """How many barriers a rank has surely passed and how many it has come to. Before the step after a barrier it may
+        still wait there."""
+        come = sum(done <= point.step for done in self._barriers[number])
+        waits = point.state == 0 and point.step in self._barriers[number]
+        return come - waits, come
+
+    def _beside(self, number: int, point: Point) -> Points:
+        """The other rank waits at the first barrier to which this one has not come, or at the end."""
+        other = 1 - number
+        _, come = self._at_barriers(number, point)
+        ahead = self._ends[other]
+        if come < len(self._barriers[other]):
+            ahead = Point(self._barriers[other][come], 0)
+        return (point, ahead) if number == 0 else (ahead, point)
+
+    def _alone(self, number: int, point: Point, name: str) -> Case:
+        return Case(self._beside(number, point), (name, NONE) if number == 0 else (NONE, name))
+
+    def _loss_names(self, number: int, points: Points) -> list[str]:
+        return list(self._explorer.losses(number, self._explorer.decide(points)))
+
+    def _again_without_losses(self, points: Points) -> Iterator[Case]:
+        planned = self._explorer.totals.recovery(points[0]).steps
+        done = self._explorer.recovery_steps(points, (NONE, NONE))
+        if done != planned:
+            raise Failed(f"{Case(points)}: the recovery does not do what the plan says: {_difference(done, planned)}")
+        for number in range(RANKS):
+            yield from (Case(points, again=(number, point)) for point in _key_points(len(done[number])))
+
+    def _again_in_repair(self, points: Points) -> Iterator[Case]:
+        planned = self._explorer.totals.recovery(points[0])
+        done = self._explorer.recovery_steps(points, (SPLIT, NONE))
+        if done[0][planned.split_repairs :] != planned.steps[0]:
+            raise Failed(f"{Case(points, (SPLIT, NONE))}: the repair does not do what the plan says")
+        for point in _key_points(planned.split_repairs):
+            yield Case(points, (SPLIT, NONE), (0, point))
+
+    def _drawn_again(self, case: Case, random: Random) -> Case:
+        done = self._explorer.recovery_steps(case.points, case.losses)
+        number = random.choice([n for n in range(RANKS) if done[n]])
+        return Case(
+            case.points, case.losses, (number, Point(random.randrange(len(done[number])), random.randrange(KEY_STATES)))
+        )
+
+
+def _key_points(steps: int) -> Iterator[Point]:
+    return (Point(step, state) for step, state in product(range(steps), range(KEY_STATES)))
+
+
+def _difference(done: tuple[tuple[str, ...], ...], planned: tuple[tuple[str, ...], ...]) -> str:
+    for number, (one, other) in enumerate(zip(done, planned, strict=True)):
+        for a, b in zip_longest(one, other, fillvalue="nothing"):
+            if a != b:
+                return f"rank {number}: {a} instead of {b}"
+    raise AssertionError("the same steps")

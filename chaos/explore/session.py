@@ -1,0 +1,112 @@
+"""A stand-in for one rank's training: a few numbers that depend on everything a recovery has to bring back.
+
+Gradients are a function of the derived parameters, the data cursor and the generator's position, so that a recovery which
+reloads one of them wrongly ends in other bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from chaos.explore.rank import GRADIENTS, RATES, RetainedRank
+from chaos.explore.steps import Steps
+from leto.core.geometry import CODED_ARRAYS
+from leto.core.hooks import StateEntry
+from leto.core.records import IterationResult, LiveState, UpdateValues
+
+Floats = npt.NDArray[np.float32]
+SAMPLES = 4
+DRAWS = 3
+
+
+@cache
+def _noise(seed: tuple[int, ...], count: int) -> Floats:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+class Session:
+    """What a process holds beside retained memory; all of it is gone with a crash."""
+
+    def __init__(self, number: int, rank: RetainedRank, steps: Steps) -> None:
+        self._number = number
+        self._rank = rank
+        self._steps = steps
+        self._derived: Floats = np.zeros(rank.coded.element_count, np.float32)
+        self._cursor = 0
+        self._draws = 0
+        self._scheduler_steps = 0
+        self._applied_steps = 0
+
+    def initialise(self) -> None:
+        """Coded state from the seed, when the job starts."""
+        memory = self._rank.memory
+        targets = [(memory.address(name), memory.bytes(name).size) for name in CODED_ARRAYS]
+        self._steps.write("initialise the state", targets, lambda: self._rank.fill(np.random.default_rng(self._number)))
+
+    def compute(self, iteration: int, *, before_forward: Callable[[], None], after_backward: Callable[[], None]) -> None:
+        before_forward()
+        self._cursor += SAMPLES
+        self._draws += DRAWS
+        gradients = _noise((self._number, self._cursor, self._draws), self._derived.size) + self._derived
+        target = self._rank.array(GRADIENTS)
+
+        def accumulate() -> None:
+            target[:] = gradients
+
+        self._steps.write("compute", [(self._rank.memory.address(GRADIENTS), target.nbytes)], accumulate)
+        after_backward()
+
+    def prepare_update(self, iteration: int) -> tuple[UpdateValues, IterationResult]:
+        gradients = self._rank.array(GRADIENTS)
+        rates = self._rates()
+        self._scheduler_steps += 1
+        self._applied_steps += 1
+        values = UpdateValues(
+            iteration=iteration, skipped=False, applied_step=self._applied_steps, clip=(0.5).hex(), learning_rates=rates
+        )
+        result = IterationResult(
+            iteration=iteration,
+            loss=float(gradients[0]).hex(),
+            grad_norm=float(np.abs(gradients).max()).hex(),
+            skipped=False,
+            samples=tuple(range(self._cursor - SAMPLES, self._cursor)),
+        )
+        return values, result
+
+    def _rates(self) -> tuple[tuple[tuple[float, float], ...], ...]:
+        """A schedule: every step has rates of its own."""
+        factor = 1 / (1 + self._scheduler_steps)
+        return tuple(tuple((lr * factor, decay) for lr, decay in optimizer) for optimizer in RATES)
+
+    def live_state(self) -> LiveState:
+        return LiveState(
+            generators={"draws": str(self._draws)},
+            data_cursor=self._cursor,
+            consumed_samples=self._cursor,
+            scheduler_steps=self._scheduler_steps,
+            applied_steps=self._applied_steps,
+            learning_rates=self._rates(),
+            loss_scales=(),
+        )
+
+    def restore_live(self, state: LiveState) -> None:
+        self._draws = int(state.generators["draws"])
+        self._cursor = state.data_cursor
+        self._scheduler_steps = state.scheduler_steps
+        self._applied_steps = state.applied_steps
+
+    def set_applied_steps(self, applied_steps: int) -> None:
+        """The step count of Adam is in the update's values."""
+
+    def cast_derived(self) -> None:
+        self._derived = self._rank.array("master").copy()
+
+    def gather_derived(self) -> None:
+        """Each rank is a shard of its own."""
+
+    def entries(self) -> Iterable[StateEntry]:
+        yield from (StateEntry(f"{n}/all", "float32", self._rank.array(n).view(np.uint8)) for n in CODED_ARRAYS)

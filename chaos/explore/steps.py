@@ -1,0 +1,308 @@
+"""Every effect of a process on retained memory as a numbered step, and the states in which a crash can leave it.
+
+    Write   a kernel's output, a record, the gradients    untouched | torn: a prefix is done, the rest is old or garbage
+    Store   one marker word in its mirrors                0, 1 or 2 of 3 mirrors hold the new word
+
+The state after a step is the first one of the step after it: "done" is "0 of 3 mirrors", "marked" is the next "untouched".
+Torn outputs are what the armed variant of the real kernel leaves when it parks (U50), not a model of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chaos.explore.memory import Bytes, Memory
+from leto.core.failpoints import Kernel, Park, Point, Site
+from leto.core.markers import MIRRORS
+from leto.device.base import AdamChunk, CodeShape, Kernels
+
+PARK_DEADLINE_S = 10.0
+_TOKEN = 1
+
+Run = Callable[[Park | None], None]
+Target = tuple[int, int]
+"""Address and bytes."""
+
+
+@dataclass(frozen=True)
+class State:
+    """How a crash leaves the step it hits."""
+
+    name: str
+    progress: float | None = None  # of the output, None when nothing was written
+    garbage: bool = False  # what is not done holds anything, not what was there before
+    mirrors: int = 0  # that hold the new word
+
+
+def _torn(progress: float) -> tuple[State, State]:
+    return (
+        State(f"torn at {progress}, the rest garbage", progress=progress, garbage=True),
+        State(f"torn at {progress}, the rest old", progress=progress),
+    )
+
+
+WRITE_STATES = (State("untouched"), *_torn(0.3), *_torn(0.8))
+MARK_STATES = tuple(State(f"{n} of {MIRRORS} mirrors marked", mirrors=n) for n in range(MIRRORS))
+END = State("nothing left to do")
+KEY_STATES = 2
+"""The first states of a step stand for the others where points are multiplied with points: not done, and half done."""
+
+
+class Crash(Exception):
+    """The process is gone; its retained memory is as the step left it."""
+
+
+class Step(Protocol):
+    """One effect. ``leave`` ends in one of ``states`` instead of doing all of it; ``touched`` are the allocations written."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def touched(self) -> tuple[str, ...]: ...
+    @property
+    def states(self) -> tuple[State, ...]: ...
+    def do(self) -> None: ...
+    def leave(self, state: State) -> None: ...
+
+
+@dataclass(frozen=True)
+class Write:
+    """``park`` says that ``run`` has an armed variant."""
+
+    name: str
+    touched: tuple[str, ...]
+    targets: tuple[Target, ...]
+    run: Run
+    park: bool
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        return WRITE_STATES
+
+    def do(self) -> None:
+        self.run(None)
+
+    def leave(self, state: State) -> None:
+        if state.progress is None:
+            return
+        old = _read(self.targets)
+        partial = self._parked(state.progress) if self.park else None
+        if partial is None:
+            self.run(None)
+        new = _read(self.targets)
+        if partial is None:
+            cut = int(state.progress * old.size)
+            partial = np.concatenate([new[:cut], old[cut:]])
+        if state.garbage:
+            missing = partial != new
+            partial[missing] = _garbage(partial.size)[missing]
+        _store(self.targets, partial)
+
+    def _parked(self, progress: float) -> Bytes:
+        """The output while the armed kernel waits at ``progress``. When this returns the kernel has ended."""
+        word = ctypes.c_uint64(0)
+        park = Park(word_address=ctypes.addressof(word), token=_TOKEN, progress=progress)
+        kernel = threading.Thread(target=self.run, args=(park,), daemon=True)
+        kernel.start()
+        deadline = time.monotonic() + PARK_DEADLINE_S
+        while word.value != _TOKEN:
+            if time.monotonic() > deadline or not kernel.is_alive():
+                raise AssertionError(f"{self.name}: the armed kernel did not park")
+            time.sleep(0)
+        partial = _read(self.targets)
+        word.value = 0
+        kernel.join(PARK_DEADLINE_S)
+        assert not kernel.is_alive(), self.name
+        return partial
+
+
+@dataclass(frozen=True)
+class Store:
+    """``publish`` stores the word in the first mirrors, as many as it is told."""
+
+    name: str
+    publish: Callable[[int], None]
+    touched: tuple[str, ...] = ()
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        return MARK_STATES
+
+    def do(self) -> None:
+        self.publish(MIRRORS)
+
+    def leave(self, state: State) -> None:
+        if state.mirrors:
+            self.publish(state.mirrors)
+
+
+def _view(target: Target) -> Bytes:
+    address, byte_count = target
+    return np.ctypeslib.as_array((ctypes.c_uint8 * byte_count).from_address(address))
+
+
+def _read(targets: Sequence[Target]) -> Bytes:
+    return np.concatenate([_view(target) for target in targets])
+
+
+def _store(targets: Sequence[Target], content: Bytes) -> None:
+    at = 0
+    for target in targets:
+        _view(target)[:] = content[at : at + target[1]]
+        at += target[1]
+
+
+@cache
+def _garbage(byte_count: int) -> npt.NDArray[np.uint8]:
+    return np.random.default_rng(byte_count).integers(0, 256, byte_count, dtype=np.uint8)
+
+
+class Driver(Protocol):
+    """Decides what becomes of each step: ``take`` does it, or leaves it in one of its states and raises Crash."""
+
+    def take(self, index: int, step: Step) -> None: ...
+
+
+class Watch(Protocol):
+    """Sees steps as they happen, to judge them."""
+
+    def before(self, kernel: Kernel | None, site: Site | None, touched: tuple[str, ...]) -> None: ...
+    def marked(self, word_address: int, value: int) -> None: ...
+    def name(self, word_address: int, value: int) -> str: ...
+
+
+class Steps:
+    """One process's effects on retained memory: the Kernels protocol, and its failpoints, which say what a kernel is for.
+
+    Kernels whose target is memory of the process itself are no steps: nothing of them outlives a crash.
+    """
+
+    def __init__(self, memory: Memory, kernels: Kernels, driver: Driver, watch: Watch) -> None:
+        self._memory = memory
+        self._kernels = kernels
+        self._driver = driver
+        self._watch = watch
+        self._aim: tuple[Kernel, Site] | None = None
+        self.count = 0
+
+    # Failpoints
+
+    def reach(self, point: Point, site: Site) -> None:
+        return None
+
+    def arm(self, kernel: Kernel, site: Site) -> Park | None:
+        self._aim = (kernel, site)
+        return None
+
+    # Kernels
+
+    def copy_pages(self, source: Sequence[int], target: Sequence[int], page_bytes: int, park: Park | None = None) -> None:
+        self._kernel("copy", _pages(target, page_bytes), lambda p: self._kernels.copy_pages(source, target, page_bytes, p))
+
+    def encode(
+        self, shape: CodeShape, columns: Sequence[int], data: Sequence[int], target: Sequence[int], park: Park | None = None
+    ) -> None:
+        targets = _pages(target, shape.page_bytes)
+        self._kernel("encode", targets, lambda p: self._kernels.encode(shape, columns, data, target, p))
+
+    def update_parity(
+        self,
+        shape: CodeShape,
+        columns: Sequence[int],
+        undo: Sequence[int],
+        data: Sequence[int],
+        parity: Sequence[int],
+        target: Sequence[int],
+        park: Park | None = None,
+    ) -> None:
+        def run(p: Park | None) -> None:
+            self._kernels.update_parity(shape, columns, undo, data, parity, target, p)
+
+        self._kernel("update-parity", _pages(target, shape.page_bytes), run)
+
+    def reconstruct(
+        self,
+        shape: CodeShape,
+        columns: Sequence[int],
+        data: Sequence[int],
+        lost_columns: Sequence[int],
+        target: Sequence[int],
+        rows: Sequence[int],
+        parity: Sequence[int],
+    ) -> None:
+        def run(p: Park | None) -> None:
+            self._kernels.reconstruct(shape, columns, data, lost_columns, target, rows, parity)
+
+        self._kernel("reconstruct", _pages(target, shape.page_bytes), run, park=False)
+
+    def xor_pages(self, source: Sequence[int], target: int, page_bytes: int, park: Park | None = None) -> None:
+        self._kernel("xor", ((target, page_bytes),), lambda p: self._kernels.xor_pages(source, target, page_bytes, p))
+
+    def equal_pages(self, left: Sequence[int], right: Sequence[int], page_bytes: int) -> list[int]:
+        return self._kernels.equal_pages(left, right, page_bytes)
+
+    def adam(self, chunk: AdamChunk, park: Park | None = None) -> None:
+        byte_count = 4 * sum(segment.count for segment in chunk.segments)
+        arrays = (chunk.master_address, chunk.exp_avg_address, chunk.exp_avg_sq_address)
+        self._kernel("adam", tuple((address, byte_count) for address in arrays), lambda p: self._kernels.adam(chunk, p))
+
+    def fill(self, address: int, byte_count: int, pattern: int) -> None:
+        run: Run = lambda p: self._kernels.fill(address, byte_count, pattern)  # noqa: E731
+        self._kernel("fill", ((address, byte_count),), run, park=False)
+
+    def publish(self, addresses: Sequence[int], value: int) -> None:
+        def store(mirrors: int) -> None:
+            self._kernels.publish(addresses[:mirrors], value)
+            self._watch.marked(addresses[0], value)
+
+        self._take(Store(self._watch.name(addresses[0], value), store))
+
+    # Everything else that writes retained memory
+
+    def write(self, name: str, targets: Sequence[Target], run: Callable[[], None]) -> None:
+        """A write that is no kernel: a record, the results of the compute phase."""
+        touched = self._touched(targets)
+        self._watch.before(None, None, touched)
+        self._take(Write(name, touched, tuple(targets), lambda p: run(), park=False))
+
+    def _kernel(self, name: str, targets: tuple[Target, ...], run: Run, *, park: bool = True) -> None:
+        aim, self._aim = self._aim, None
+        touched = self._touched(targets)
+        if not touched:
+            run(None)
+            return
+        kernel, site = aim or (None, None)
+        self._watch.before(kernel, site, touched)
+        self._take(Write(_named(name, kernel, site, touched), touched, targets, run, park))
+
+    def _touched(self, targets: Sequence[Target]) -> tuple[str, ...]:
+        found = {name: None for address, _ in targets if (name := self._memory.name_at(address)) is not None}
+        return tuple(found)
+
+    def _take(self, step: Step) -> None:
+        index = self.count
+        self.count += 1
+        try:
+            self._driver.take(index, step)
+        finally:
+            self._memory.wrote(step.touched)
+
+
+def _pages(addresses: Sequence[int], page_bytes: int) -> tuple[Target, ...]:
+    return tuple((address, page_bytes) for address in addresses)
+
+
+def _named(name: str, kernel: Kernel | None, site: Site | None, touched: tuple[str, ...]) -> str:
+    if kernel is None or site is None:
+        return f"{name} {', '.join(touched)}"
+    chunk = "" if site.chunk is None else f" chunk {site.chunk}"
+    return f"{kernel.value} of group {site.group}{chunk}"
