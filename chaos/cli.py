@@ -13,6 +13,7 @@ from typing import Annotated, cast
 import typer
 from pydantic import BaseModel
 
+from chaos.explore.command import explore
 from chaos.mutants import Mutant, find_mutant
 from chaos.offline import compare_recorded, rebuild_reports
 from chaos.report.screen import make_screen
@@ -165,6 +166,9 @@ def list_points() -> None:
 def schema() -> None:
     """JSON Schema of scenario files, for editors."""
     typer.echo(json.dumps(Scenario.model_json_schema(by_alias=True), indent=2))
+
+
+app.command()(explore)
 
 
 def _load_target(import_path: str) -> Target:

@@ -42,6 +42,10 @@ class Result:
     unlike_plan: str | None = None
 
     @property
+    def passed(self) -> bool:
+        return not self.failures and self.unlike_plan is None
+
+    @property
     def cases_a_minute(self) -> float:
         return 60 * (self.explored + self.drawn) / self.seconds if self.seconds else 0.0
 
@@ -79,30 +83,25 @@ def _until_failed(cases: Iterable[Case], explorer: Explorer, result: Result) -> 
 def _explore(explorer: Explorer, case: Case, result: Result) -> None:
     try:
         result.reached.update(explorer.run(case))
-    except Failed:
-        least = _least(explorer, case)
-        result.failures.append(Failure(case=least, description=describe(explorer, least), message=_message(explorer, least)))
-
-
-def _least(explorer: Explorer, case: Case) -> Case:
-    """Without the second crash, without losses, without the other rank's crash: whatever still fails without it."""
-    for simpler in (
-        lambda c: replace(c, again=None),
-        lambda c: replace(c, losses=(c.losses[0], NONE)),
-        lambda c: replace(c, losses=(NONE, c.losses[1])),
-    ):
-        candidate: Case = simpler(case)
-        if candidate != case and _message(explorer, candidate) is not None:
-            case = candidate
-    return case
-
-
-def _message(explorer: Explorer, case: Case) -> str | None:
-    try:
-        explorer.run(case)
     except Failed as failure:
-        return str(failure)
-    return None
+        result.failures.append(_least(explorer, case, str(failure)))
+
+
+_SIMPLER: tuple[Callable[[Case], Case], ...] = (
+    lambda case: replace(case, again=None),
+    lambda case: replace(case, losses=(case.losses[0], NONE)),
+    lambda case: replace(case, losses=(NONE, case.losses[1])),
+)
+
+
+def _least(explorer: Explorer, case: Case, message: str) -> Failure:
+    """Without the second crash, without losses: whatever still fails without it."""
+    for simpler in _SIMPLER:
+        candidate = simpler(case)
+        failure = explorer.fails(candidate) if candidate != case else None
+        if failure is not None:
+            case, message = candidate, failure
+    return Failure(case=case, description=describe(explorer, case), message=message)
 
 
 def describe(explorer: Explorer, case: Case) -> str:

@@ -23,11 +23,14 @@ class Failed(Exception):
 
 
 class Explorer:
-    """Runs cases on one shape. Raises Violated when the tape itself breaks an invariant."""
+    """Runs cases on one shape. Raises Failed when the job without crashes breaks an invariant."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.tape: Tape = record(shape)
+        try:
+            self.tape: Tape = record(shape)
+        except Exception as error:
+            raise Failed(f"the job without crashes: {type(error).__name__}: {error}") from error
         self.job = Job(shape)
         rank = self.job.ranks[0]
         self.totals = Totals(JobPlan(rank.coded, rank.gradients, shape.iterations))
@@ -52,6 +55,16 @@ class Explorer:
             raise
         except Exception as error:
             raise Failed(f"{type(error).__name__}: {error}") from error
+
+    def fails(self, case: Case) -> str | None:
+        """How, or None when it ends as it must. A case that another one's point does not exist in does not fail."""
+        try:
+            self.run(case)
+        except Failed as failure:
+            return str(failure)
+        except ConfigError:
+            return None
+        return None
 
     def decide(self, points: tuple[Point, Point]) -> Decision:
         """The job stands where its ranks have died, and the next epoch is open."""

@@ -1,0 +1,115 @@
+"""``leto-chaos explore``: exit code 0 when every case ended bit for bit and every mark was reached, 1 otherwise, 2 on usage."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections import Counter
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from chaos.explore import reached
+from chaos.explore.campaign import Failure, Result, describe, never_reached, run_campaign
+from chaos.explore.cases import parse_case
+from chaos.explore.explorer import Explorer, Failed
+from chaos.explore.shapes import SHAPES, find_shape
+from chaos.verdict import Verdict
+from leto.core.errors import ConfigError
+
+TELL_EVERY_S = 5.0
+
+
+def explore(
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="The three products in full: minutes.")] = False,
+    points: Annotated[int, typer.Option(metavar="M", min=0, help="Cases drawn from the product of everything.")] = 2000,
+    seed: Annotated[int, typer.Option(metavar="N", help="What is drawn.")] = 0,
+    shape: Annotated[str | None, typer.Option(metavar="NAME", help=f"Only one of {', '.join(SHAPES)}.")] = None,
+    case: Annotated[str | None, typer.Option(metavar="CASE", help="One case, as a failure prints it; needs --shape.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+) -> None:
+    """Enumerate crash points x losses of the update protocol in one process; every one must come back bit for bit."""
+    try:
+        names = list(SHAPES) if shape is None else [find_shape(shape).name]
+        if case is not None:
+            raise typer.Exit(_repeat(shape, case))
+    except ConfigError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(Verdict.USAGE.value) from None
+    results = [_explored(name, exhaustive=exhaustive, points=points, seed=seed) for name in names]
+    missing = never_reached(results)
+    passed = not missing and all(result.passed for result in results)
+    if as_json:
+        typer.echo(json.dumps(_as_json(results, missing, passed), indent=2))
+    else:
+        _print(results, missing)
+    raise typer.Exit(0 if passed else Verdict.FAIL.value)
+
+
+def _explored(name: str, *, exhaustive: bool, points: int, seed: int) -> Result:
+    told_s = time.monotonic()
+
+    def tick(result: Result) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s > TELL_EVERY_S:
+            told_s = time.monotonic()
+            typer.echo(f"{name}: {result.explored} of {result.total} explored, {result.drawn} drawn", err=True)
+
+    try:
+        explorer = Explorer(SHAPES[name])
+    except Failed as error:
+        return Result(shape=name, formula="", total=0, unlike_plan=str(error))
+    return run_campaign(explorer, exhaustive=exhaustive, points=points, seed=seed, tick=tick)
+
+
+def _repeat(shape: str | None, text: str) -> int:
+    """Raises ConfigError."""
+    if shape is None:
+        raise ConfigError(f"--case needs --shape, one of {', '.join(SHAPES)}")
+    case = parse_case(text)
+    try:
+        explorer = Explorer(SHAPES[shape])
+        typer.echo(describe(explorer, case))
+        marks = explorer.run(case)
+    except Failed as failure:
+        typer.echo(f"failed: {failure}")
+        return Verdict.FAIL.value
+    typer.echo(f"as it must be: {', '.join(sorted(marks))}")
+    return 0
+
+
+def repeat_line(shape: str, failure: Failure) -> str:
+    return f"leto-chaos explore --shape {shape} --case {shlex.quote(str(failure.case))}"
+
+
+def _print(results: list[Result], missing: list[str]) -> None:
+    for result in results:
+        typer.echo(f"{result.shape}: {result.formula} = {result.total}")
+        beyond = f"{result.drawn} drawn from the product of everything"
+        rate = f"{result.seconds:.1f} s, {result.cases_a_minute:.0f} recoveries a minute"
+        typer.echo(f"  explored {result.explored} / {result.total}, and {beyond}; {rate}")
+        for failure in result.failures:
+            typer.echo(
+                f"  FAILED: {failure.description}\n    {failure.message}\n    repeat: {repeat_line(result.shape, failure)}"
+            )
+        if result.unlike_plan is not None:
+            typer.echo(f"  FAILED: {result.unlike_plan}")
+    seen = sum((result.reached for result in results), Counter[str]())
+    typer.echo(f"reached {len(reached.REQUIRED) - len(missing)} / {len(reached.REQUIRED)} marks")
+    for mark in reached.REQUIRED:
+        typer.echo(f"  {seen[mark]:8}  {mark}")
+    for mark in missing:
+        typer.echo(f"  FAILED: never reached: {mark}")
+
+
+def _as_json(results: list[Result], missing: list[str], passed: bool) -> dict[str, Any]:
+    shapes = []
+    for result in results:
+        failures = [
+            {"case": str(f.case), "description": f.description, "message": f.message, "repeat": repeat_line(result.shape, f)}
+            for f in result.failures
+        ]
+        shapes.append({**asdict(result), "failures": failures, "cases_a_minute": round(result.cases_a_minute)})
+    return {"passed": passed, "never_reached": missing, "shapes": shapes}
