@@ -18,6 +18,7 @@ import pytest
 from kernel_backends import BACKEND_NAMES, BACKENDS, Backend, Page, addresses, blank, random_pages, same
 
 from leto import _kernels
+from leto.core import reed_solomon
 from leto.core.errors import Unrecoverable
 from leto.core.failpoints import Park
 from leto.core.reed_solomon import transform_size
@@ -95,6 +96,49 @@ def test_host_equals_reference(tier1: int, page_bytes: int) -> None:
         )
         results.append([*parity, *after, *target])
     assert same(results[0], results[1])
+
+
+@pytest.mark.parametrize("tier1", [1, 2, 3, 4, 7, 8, 9, 16])
+@pytest.mark.parametrize(
+    "columns",
+    [list(range(13, 13 + 40)), [*range(20), 4095], list(range(31, -1, -1)), [*range(5), *range(100, 121), *range(700, 707)]],
+    ids=["across blocks", "far away", "descending", "three stretches"],
+)
+@pytest.mark.parametrize("page_bytes", [256, 8192 + 68])
+def test_host_equals_reference_on_many_columns(tier1: int, columns: list[int], page_bytes: int) -> None:
+    """Enough columns that rows which have a transform use it; pages of a group of words, and of a strip and a bit."""
+    rng = np.random.default_rng([tier1, page_bytes])
+    shape = CodeShape(page_bytes=page_bytes, tier1_pages=tier1)
+    data, new = random_pages(rng, len(columns), page_bytes), random_pages(rng, len(columns), page_bytes)
+    parity, after = encoded(HostKernels(), shape, columns, data), blank(tier1, page_bytes)
+    HostKernels().update_parity(shape, columns, addresses(data), addresses(new), addresses(parity), addresses(after))
+    ends = [slice(0, 64), slice(page_bytes - 64, page_bytes)]  # the reference is slow, and words do not know each other
+    for pages, result in ((data, parity), (new, after)):
+        for end in ends:
+            expected = reed_solomon.encode(tier1, columns, [page[end].copy() for page in pages])
+            assert same([page[end] for page in result], expected)
+
+
+@pytest.mark.parametrize("offset", [4, 12, 60])
+def test_pages_need_only_be_aligned_to_words(offset: int) -> None:
+    rng = np.random.default_rng(offset)
+    shape = CodeShape(page_bytes=1 << 20, tier1_pages=16)  # large enough to be stored past the cache where it is aligned
+    columns = list(range(20))
+    data = random_pages(rng, 20, shape.page_bytes)
+    shifted = [np.zeros(shape.page_bytes + 64, np.uint8)[offset : offset + shape.page_bytes] for _ in range(36)]
+    for page, source in zip(shifted, data, strict=False):
+        page[:] = source
+    HostKernels().encode(shape, columns, addresses(shifted[:20]), addresses(shifted[20:]))
+    assert same(shifted[20:], encoded(HostKernels(), shape, columns, data))
+
+
+def test_columns_must_differ_and_pages_be_words() -> None:
+    shape = CodeShape(page_bytes=PAGE_BYTES, tier1_pages=2)
+    data, target = blank(2, PAGE_BYTES), blank(2, PAGE_BYTES)
+    with pytest.raises(ValueError, match="a column repeats"):
+        HostKernels().encode(shape, [5, 5], addresses(data), addresses(target))
+    with pytest.raises(ValueError, match="not 4-byte aligned"):
+        HostKernels().encode(shape, [5, 6], [address + 1 for address in addresses(data)], addresses(target))
 
 
 @every_backend
@@ -363,4 +407,4 @@ def test_every_row_gives_the_same_bits(row: str) -> None:
 def test_a_row_that_is_not_there_is_refused() -> None:
     done = in_row("abacus", "t._kernels.row")
     assert done.returncode != 0
-    assert "LETO_KERNEL" in done.stderr
+    assert "LETO_KERNEL=abacus: this processor has portable" in done.stderr
