@@ -101,11 +101,12 @@ def _least(explorer: Explorer, case: Case, message: str) -> Failure:
         failure = explorer.fails(candidate) if candidate != case else None
         if failure is not None:
             case, message = candidate, failure
+    explorer.fails(case)
     return Failure(case=case, description=describe(explorer, case), message=message)
 
 
 def describe(explorer: Explorer, case: Case) -> str:
-    """In words: where every rank died, what it lost, where it died again."""
+    """The case that ran last, in words: where every rank died, what it lost, where it died again."""
     parts = []
     for number, (point, loss) in enumerate(zip(case.points, case.losses, strict=True)):
         frame = explorer.frame(number, point)
@@ -113,7 +114,7 @@ def describe(explorer: Explorer, case: Case) -> str:
         parts.append(f"rank {number} dies in step {point.step} ({frame.name}: {frame.states[point.state].name}){lost}")
     if case.again is not None:
         number, point = case.again
-        name = explorer.recovery_steps(case.points, case.losses)[number][point.step]
+        name = explorer.died_again_in
         parts.append(f"rank {number} dies again in step {point.step} of its recovery ({name}: state {point.state})")
     return "; ".join(parts)
 

@@ -1,7 +1,7 @@
 """A case: where every rank is when the job fails, what is lost, and where a rank dies again while it recovers.
 
-As text, for a command line: ``102.2,96.0/coded-budget,none`` and ``102.2,96.0/none,none/0:5.1``: rank 0 dies in step 102 in
-state 2, rank 1 in step 96 in state 0; in the second case rank 0 dies again in step 5 of its recovery, in state 1.
+As text, for a command line: ``102.2,97.0/coded-budget,none`` and ``102.2,97.0/none,none/0:5.1``: rank 0 dies in step 102 in
+state 2, rank 1 in step 97 in state 0; in the second case rank 0 dies again in step 5 of its recovery, in state 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def parse_case(text: str) -> Case:
     """Raises ConfigError."""
     match = _CASE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"--case {text}: not like 102.2,96.0/coded-budget,none or 102.2,96.0/none,none/0:5.1")
+        raise ConfigError(f"--case {text}: not like 102.2,97.0/coded-budget,none or 102.2,97.0/none,none/0:5.1")
     a, b, c, d, first, second, rank, step, state = match.groups()
     again = None if rank is None else (int(rank), Point(int(step), int(state)))
     return Case((Point(int(a), int(b)), Point(int(c), int(d))), (first, second), again)

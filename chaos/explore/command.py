@@ -71,11 +71,15 @@ def _repeat(shape: str | None, text: str) -> int:
     case = parse_case(text)
     try:
         explorer = Explorer(SHAPES[shape])
-        typer.echo(describe(explorer, case))
-        marks = explorer.run(case)
     except Failed as failure:
         typer.echo(f"failed: {failure}")
         return Verdict.FAIL.value
+    try:
+        marks = explorer.run(case)
+    except Failed as failure:
+        typer.echo(f"{describe(explorer, case)}\nfailed: {failure}")
+        return Verdict.FAIL.value
+    typer.echo(describe(explorer, case))
     typer.echo(f"as it must be: {', '.join(sorted(marks))}")
     return 0
 

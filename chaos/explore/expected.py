@@ -29,6 +29,8 @@ KERNEL_OF = {
 """COMMIT has none: the mark is the operation."""
 
 COMPUTE = "compute"
+MIXED = ("split", "tier-by-tier", "corrupt", "unneeded")
+"""Loss sets of more than one class."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class JobPlan:
             + (rows if updating else _free_sets(h1))
             + (_free_sets(h1) if slot_speaks else rows)
             + _free_sets(self.coded.group_count)
-            + 3
+            + len(MIXED)
         )
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from chaos.explore import reached
 from chaos.explore.cases import Case, Point
 from chaos.explore.expected import COMPUTE, JobPlan
-from chaos.explore.job import RANKS, Job, RankImage, Shape
+from chaos.explore.job import RANKS, Job, Shape
 from chaos.explore.losses import Loss, losses_of
 from chaos.explore.steps import Crash
 from chaos.explore.tape import Frame, Names, StopAt, Tape, Through, contents, record
@@ -34,6 +34,7 @@ class Explorer:
         self.job = Job(shape)
         rank = self.job.ranks[0]
         self.totals = Totals(JobPlan(rank.coded, rank.gradients, shape.iterations))
+        self.died_again_in = ""  # the step, in the last case that had a second crash
         self._through = [Through() for _ in range(RANKS)]
 
     @cached_property
@@ -45,7 +46,10 @@ class Explorer:
         return [*range(tape.barriers[0] + 1), *range(computes[-1], len(tape.frames))]
 
     def frame(self, number: int, point: Point) -> Frame:
-        return self.tape.ranks[number].frames[point.step]
+        frames = self.tape.ranks[number].frames
+        if point.step >= len(frames) or point.state >= len(frames[point.step].states):
+            raise ConfigError(f"rank {number} has no point {point}")
+        return frames[point.step]
 
     def run(self, case: Case) -> frozenset[str]:
         """One complete course of events; what it reached (``reached.REQUIRED``). Raises Failed."""
@@ -67,10 +71,13 @@ class Explorer:
         return None
 
     def decide(self, points: tuple[Point, Point]) -> Decision:
-        """The job stands where its ranks have died, and the next epoch is open."""
+        """The job stands where its ranks have died, and the next epoch is open. Raises ConfigError when that cannot be."""
+        images = [self.frame(number, point).images[point.state] for number, point in enumerate(points)]
+        if not self.tape.together(points):
+            raise ConfigError(f"a barrier keeps the ranks from being at {points[0]} and {points[1]} together")
         self.job.forget()
-        for number, point in enumerate(points):
-            self.job.restore(number, self._image(number, point))
+        for number, image in enumerate(images):
+            self.job.restore(number, image)
         return self.job.fail()
 
     def losses(self, number: int, decision: Decision) -> Mapping[str, Loss]:
@@ -87,12 +94,6 @@ class Explorer:
         self.job.run(decision, drivers)
         return tuple(tuple(driver.names) for driver in drivers)
 
-    def _image(self, number: int, point: Point) -> RankImage:
-        try:
-            return self.frame(number, point).images[point.state]
-        except IndexError:
-            raise ConfigError(f"rank {number} has no point {point}") from None
-
     def _run(self, case: Case) -> set[str]:
         decision = self.decide(case.points)
         marks = reached.at_crash(self, case, decision)
@@ -100,11 +101,11 @@ class Explorer:
             loss = self._loss(number, name, decision)
             self.job.lose(number, loss.pages)
             if loss.refused is not None:
-                self._refused(number, loss.refused, decision)
-                return marks | {reached.REFUSED}
+                self._refused(number, loss, decision)
+                return marks | {reached.REFUSED if loss.corrupt is None else reached.REFUSED_BY_SPARE_ROW}
         if case.again is not None:
-            decision, step = self._dies_again(case.again, decision)
-            marks |= reached.at_second_crash(step)
+            decision = self._dies_again(case.again, decision)
+            marks |= reached.at_second_crash(self.died_again_in)
         self.job.run(decision, self._through)
         self._check_ending(decision)
         return marks | reached.at_the_end(self.job)
@@ -115,21 +116,28 @@ class Explorer:
             raise ConfigError(f"rank {number} cannot lose {name} here; it can lose {', '.join(losses)}")
         return losses[name]
 
-    def _refused(self, number: int, text: str, decision: Decision) -> None:
-        """The rank with the losses refuses with the counts, before it writes anything (U54)."""
+    def _refused(self, number: int, loss: Loss, decision: Decision) -> None:
+        """The rank with the losses refuses with the counts, before it writes anything but lost pages (U54)."""
+        rank = self.job.ranks[number]
+        if loss.corrupt is not None:
+            rank.memory.flip_bit(loss.corrupt)
         before = self.job.image(number).memory
         names = Names()
         try:
             self.job.run(decision, [names] * RANKS, first=number)
         except Unrecoverable as refusal:
-            if not str(refusal).startswith(text):
-                raise Failed(f"refused with {str(refusal)!r}, not with {text!r}") from None
+            if not str(refusal).startswith(str(loss.refused)):
+                raise Failed(f"refused with {str(refusal)!r}, not with {loss.refused!r}") from None
         else:
-            raise Failed(f"went on although {text}")
-        if names.names or self.job.image(number).memory != before:
+            raise Failed(f"went on although it had to refuse: {loss.refused}")
+        if loss.corrupt is not None:
+            rank.memory.lose(loss.pages)
+        elif names.names:
             raise Failed(f"wrote before it refused: {', '.join(names.names)}")
+        if self.job.image(number).memory != before:
+            raise Failed("changed pages that were not lost before it refused")
 
-    def _dies_again(self, again: tuple[int, Point], decision: Decision) -> tuple[Decision, str]:
+    def _dies_again(self, again: tuple[int, Point], decision: Decision) -> Decision:
         """A second crash, inside the recovery; INV-P holds there as well, but for ranks that still have pages to rebuild."""
         number, point = again
         stop = StopAt(point.step, point.state)
@@ -137,10 +145,11 @@ class Explorer:
         try:
             self.job.run(decision, drivers)
         except Crash:
+            self.died_again_in = stop.reached
             for n, rank in enumerate(self.job.ranks):
                 if not rank.lost:
                     self.job.invariants.parity_speaks(n)
-            return self.job.fail(), stop.reached
+            return self.job.fail()
         raise ConfigError(f"the recovery of rank {number} has no step {point.step}")
 
     def _check_ending(self, decision: Decision) -> None:

@@ -19,12 +19,12 @@ from leto.core.hooks import TrainerContext
 from leto.core.layout import HEADER_RECORDS, POST_RECORDS
 from leto.core.records import RECORD_SLOTS, Header, IterationResult, Post
 from leto.core.recovery import Action, Decision, Row
-from leto.core.repair import RepairPlan, plan_repair
+from leto.core.repair import RepairPlan
 from leto.runtime.coordinator import Coordinator, ReadProgress, cold_start
 from leto.runtime.iteration import IterationRunner
 from leto.runtime.resume import resume
 from leto.update.record_slots import RECORD_SLOT_BYTES, RecordSlots
-from leto.update.repair import RepairExecutor
+from leto.update.repair import rebuild
 
 RANKS = 2
 RECORD_BYTES = 1024
@@ -80,7 +80,6 @@ class Trainer:
         self._decision = decision
         self._steps = Steps(rank.memory, KERNELS, driver, job.invariants.watch(number))
         process = Process(rank, self._steps, self._steps)
-        self._parts = process.parts
         self._session = Session(number, rank, self._steps)
         self._context = TrainerContext(
             rank=number,
@@ -122,22 +121,21 @@ class Trainer:
         self._runner.run(iteration)
 
     def _repair(self) -> None:
-        """As a trainer does: everything that is needed, then the marks go."""
         rank = self._rank
         if not rank.lost:
             return
-        plan = plan_repair(
+        plan = rebuild(
+            rank.memory,
+            self._steps,
             coded=rank.coded,
             gradients=rank.gradients,
             classes=rank.classes,
-            action=self._decision.action,
-            target=self._decision.target,
+            decision=self._decision,
             progress=self._runner.marks.progress(),
             lost=rank.lost,
+            acknowledge=rank.rebuilt,
         )
         self._job.on_repair(self._number, plan)
-        RepairExecutor(rank.memory, self._steps, self._parts.shape).run(plan.operations)
-        rank.lost = frozenset()
 
     def _agree(self, text: str) -> list[str]:
         """What the other ranks say is in their records."""

@@ -21,10 +21,12 @@ EVERYTHING = "everything"
 
 @dataclass(frozen=True)
 class Loss:
-    """``refused`` is how the refusal begins, None when everything must come back."""
+    """``refused`` is how the refusal begins, None when everything must come back. ``corrupt`` is a page that is not lost but
+    has a wrong bit: then the refusal comes when the lost pages have been solved, and only they may have been written."""
 
     pages: frozenset[Page] = frozenset()
     refused: str | None = None
+    corrupt: Page | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class _Losses:
         tiers = [word for group, word in enumerate(self._words) if self._account.parity_of(group) == tier1(group)]
         by_tier2 = [word.rows[-1] for word in tiers]
         yield "tier-by-tier", Loss(frozenset([*by_tier2, *(p for word in tiers for p in word.data[: self._budget])]))
+        focus = self._words[self._focus]
+        yield "corrupt", Loss(frozenset(focus.data[:1]), "spare parity row", corrupt=focus.data[1])
         yield "unneeded", Loss(self._unneeded() | {word.data[-1] for word in self._words})
 
     def _unneeded(self) -> frozenset[Page]:

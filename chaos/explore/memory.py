@@ -71,6 +71,10 @@ class Memory:
             self.page(page)[:] = 0
             self._held[page.allocation] = None
 
+    def flip_bit(self, page: Page) -> None:
+        self.page(page)[0] ^= 1
+        self._held[page.allocation] = None
+
     def contents(self, names: Iterable[str]) -> dict[str, Content]:
         return {name: self.arrays[name].tobytes() for name in names}
 

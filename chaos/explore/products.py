@@ -41,7 +41,7 @@ class Products:
 
     def pairs(self) -> Iterator[Case]:
         for points in product(self.points(0, KEY_STATES), self.points(1, KEY_STATES)):
-            if self.together(points):
+            if self._explorer.tape.together(points):
                 yield Case(points)
 
     def again(self) -> Iterator[Case]:
@@ -61,7 +61,7 @@ class Products:
         every = [self.points(number) for number in range(RANKS)]
         while True:
             points = (random.choice(every[0]), random.choice(every[1]))
-            if not self.together(points):
+            if not self._explorer.tape.together(points):
                 continue
             decision = self._explorer.decide(points)
             names = tuple(random.choice(list(self._explorer.losses(n, decision))) for n in range(RANKS))
@@ -72,22 +72,10 @@ class Products:
     def alone(self) -> Iterator[tuple[int, Point]]:
         return ((number, point) for number in range(RANKS) for point in self.points(number))
 
-    def together(self, points: Points) -> bool:
-        """Nobody has passed a barrier to which another rank has not come."""
-        places = [self._at_barriers(n, point) for n, point in enumerate(points)]
-        return max(passed for passed, _ in places) <= min(come for _, come in places)
-
-    def _at_barriers(self, number: int, point: Point) -> tuple[int, int]:
-        """How many barriers a rank has surely passed and how many it has come to. Before the step after a barrier it may
-        still wait there."""
-        come = sum(done <= point.step for done in self._barriers[number])
-        waits = point.state == 0 and point.step in self._barriers[number]
-        return come - waits, come
-
     def _beside(self, number: int, point: Point) -> Points:
         """The other rank waits at the first barrier to which this one has not come, or at the end."""
         other = 1 - number
-        _, come = self._at_barriers(number, point)
+        _, come = self._explorer.tape.at_barriers(number, point)
         ahead = self._ends[other]
         if come < len(self._barriers[other]):
             ahead = Point(self._barriers[other][come], 0)

@@ -60,6 +60,10 @@ class RetainedRank:
         self.epoch += 1
         self.markers.carry(self.epoch, decision.carried[rank])
 
+    def rebuilt(self) -> None:
+        """A process acknowledges that nothing is lost any more."""
+        self.lost = frozenset()
+
     def marker_image(self) -> MarkerImage:
         return self.markers.image(self.epoch)
 

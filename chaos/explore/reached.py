@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from chaos.explore.job import Job
 
 REFUSED = "refused at H1 + 1"
+REFUSED_BY_SPARE_ROW = "refused by a spare row"
 TORN_CHUNK = "rolled back a torn chunk"
 ONE_MIRROR = "a mark stood in one mirror only"
 AGAIN_IN_REPAIR = "died again inside a repair"
@@ -39,7 +40,7 @@ REQUIRED = (
     *(f"resumed by {row.value}" for row in Row),
     *(TORN_CHUNK, ONE_MIRROR, AGAIN_IN_REPAIR, AGAIN_IN_UPDATE, DIFFERENT_ROWS, *SPEAKS),
     *(ROW_BY_TIER2, TIER2_BY_ROWS, BY_SLOT, BY_TIER1, OF_UNDO, GRADIENTS, ROWS_AGAIN, FETCHED_COPY),
-    *(CHECKED, UNCHECKED, LEFT, REFUSED),
+    *(CHECKED, UNCHECKED, LEFT, REFUSED, REFUSED_BY_SPARE_ROW),
 )
 
 

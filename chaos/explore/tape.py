@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from chaos.explore.cases import Point
 from chaos.explore.job import RANKS, RECORD_BYTES, Job, RankImage, Shape
 from chaos.explore.steps import END, Crash, State, Step
 from leto.core.geometry import CODED_ARRAYS
@@ -104,6 +105,19 @@ class _Recorder:
 class Tape:
     ranks: tuple[RankTape, ...]
     ending: Ending
+
+    def together(self, points: Sequence[Point]) -> bool:
+        """Nobody has passed a barrier to which another rank has not come."""
+        places = [self.at_barriers(n, point) for n, point in enumerate(points)]
+        return max(passed for passed, _ in places) <= min(come for _, come in places)
+
+    def at_barriers(self, number: int, point: Point) -> tuple[int, int]:
+        """How many barriers a rank has surely passed and how many it has come to. Before the step after a barrier it may
+        still wait there."""
+        barriers = self.ranks[number].barriers
+        come = sum(done <= point.step for done in barriers)
+        waits = point.state == 0 and point.step in barriers
+        return come - waits, come
 
 
 def record(shape: Shape) -> Tape:

@@ -22,7 +22,7 @@ from leto.core.failpoints import Point, Site
 from leto.core.hooks import TrainerContext
 from leto.core.records import IterationResult
 from leto.core.recovery import Action, Decision, Row
-from leto.core.repair import plan_repair, written_by
+from leto.core.repair import written_by
 from leto.megatron import retained
 from leto.memory.client import Pool
 from leto.runtime.agent_link import AgentLink, TrainerOrder
@@ -33,7 +33,7 @@ from leto.update.adam import host_kernels, select_adam
 from leto.update.executor import UpdateParts
 from leto.update.marks import Marks
 from leto.update.record_slots import RecordSlots
-from leto.update.repair import RepairExecutor
+from leto.update.repair import rebuild
 
 
 def main(arguments: Mapping[str, Any], fds: list[int]) -> None:
@@ -95,17 +95,17 @@ class Trainer:
             return
         started_s = time.monotonic()
         built = self._built
-        plan = plan_repair(
+        plan = rebuild(
+            built.regions,
+            built.kernels,
             coded=built.coded,
             gradients=built.gradients,
             classes={a.name: a.page_class for a in built.regions.allocations},
-            action=self._decision.action,
-            target=self._decision.target,
+            decision=self._decision,
             progress=self._runner.marks.progress(),
             lost=set(lost),
+            acknowledge=lambda: self._pool.rebuilt(lost),
         )
-        RepairExecutor(built.regions, built.kernels, built.shape).run(plan.operations)
-        self._pool.rebuilt(lost)
         self._link.report(
             "repaired",
             pages=len(lost),

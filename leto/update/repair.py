@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
-from leto.core.geometry import Page
-from leto.core.repair import CopyPages, EncodeRows, Reconstruct, RepairOperation, XorPages
+from leto.core.geometry import CodedGeometry, GradientGeometry, Page
+from leto.core.layout import PageClass
+from leto.core.markers import Progress
+from leto.core.recovery import Decision
+from leto.core.repair import CopyPages, EncodeRows, Reconstruct, RepairOperation, RepairPlan, XorPages, plan_repair
 from leto.device.base import CodeShape, Kernels
 from leto.update.executor import RetainedAddresses
 from leto.update.scratch import ScratchPages
+
+
+def rebuild(
+    retained: RetainedAddresses,
+    kernels: Kernels,
+    *,
+    coded: CodedGeometry,
+    gradients: GradientGeometry,
+    classes: Mapping[str, PageClass],
+    decision: Decision,
+    progress: Progress,
+    lost: AbstractSet[Page],
+    acknowledge: Callable[[], None],
+) -> RepairPlan:
+    """What ``decision`` needs of a rank's lost pages, then ``acknowledge``: marks go when all of it is done (U19, U36).
+
+    Raises Unrecoverable, before anything is written, when more is lost than the parity solves.
+    """
+    plan = plan_repair(
+        coded=coded,
+        gradients=gradients,
+        classes=classes,
+        action=decision.action,
+        target=decision.target,
+        progress=progress,
+        lost=lost,
+    )
+    p = coded.protection
+    shape = CodeShape(page_bytes=p.page_bytes, tier1_pages=p.tier1_pages)
+    RepairExecutor(retained, kernels, shape).run(plan.operations)
+    acknowledge()
+    return plan
 
 
 class RepairExecutor:
