@@ -72,6 +72,19 @@ def test_two_runs_are_equal_in_every_bit(tmp_path: Path) -> None:
     assert a[0].records[3].state != a[0].records[2].state
 
 
+def test_private_memory_is_bounded(tmp_path: Path) -> None:
+    """Every iteration brings shapes of its own, for each of which code is generated and kept."""
+    iterations, limit_bytes = 24, 650 << 20
+    job = PlainTarget().start(spec(tmp_path, iterations + 1))
+    try:
+        pid = next_event(job, "ready").fields["pid"]
+        while next_event(job, "iteration").fields["iteration"] < iterations:
+            continue
+        assert psutil.Process(pid).memory_full_info().uss < limit_bytes
+    finally:
+        assert job.close().leaks == ()
+
+
 def test_a_killed_worker_ends_the_job(tmp_path: Path) -> None:
     job = PlainTarget().start(spec(tmp_path, 1000))
     try:
