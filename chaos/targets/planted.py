@@ -116,7 +116,12 @@ def zero_fill(context: TrainerContext) -> None:
 
 
 def stale_parity(context: TrainerContext) -> None:
-    """The first write-back of this process does not reach tier 1, which goes on saying what it said (against U10, U17)."""
+    """The first write-back of the job does not reach tier 1 (against U10, U17).
+
+    Parity is updated by differences, so the group's parity is wrong from then on, and shows only when a page is solved from it.
+    """
+    if context.epoch > 1:
+        return
     write_back = PlanExecutor._write_back
     skipped: list[Operation] = []
 
