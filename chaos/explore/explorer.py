@@ -11,7 +11,7 @@ from chaos.explore.expected import COMPUTE, JobPlan
 from chaos.explore.job import RANKS, Job, Shape
 from chaos.explore.losses import Loss, losses_of
 from chaos.explore.steps import Crash
-from chaos.explore.tape import Frame, Names, StopAt, Tape, Through, contents, record
+from chaos.explore.tape import Frame, Names, StopAt, Tape, Through, contents, last_header, record
 from chaos.explore.totals import Totals
 from leto.core.errors import ConfigError, Unrecoverable
 from leto.core.markers import Phase
@@ -159,6 +159,8 @@ class Explorer:
             wrong = [name for name, content in right.contents[number].items() if found[name] != content]
             if wrong:
                 raise Failed(f"rank {number} ends with other bytes in {', '.join(wrong)}")
+            if last_header(self.job, number) != right.headers[number]:
+                raise Failed(f"rank {number} ends with another HEADER({self.shape.iterations + 1})")
             for t in range(max(decision.target, 1), self.shape.iterations + 1):
                 if self.job.told.get((number, t)) != right.told[number, t]:
                     raise Failed(f"rank {number} tells other results of iteration {t}, or none")

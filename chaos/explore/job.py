@@ -17,7 +17,7 @@ from chaos.explore.steps import Driver, Steps
 from leto.core.geometry import Page, Protection, Segment
 from leto.core.hooks import TrainerContext
 from leto.core.layout import HEADER_RECORDS, POST_RECORDS
-from leto.core.records import RECORD_SLOTS, Header, IterationResult, Post
+from leto.core.records import RECORD_SLOTS, Header, IterationResult, Post, encode_record
 from leto.core.recovery import Action, Decision, Row
 from leto.core.repair import RepairPlan
 from leto.runtime.coordinator import Coordinator, ReadProgress, cold_start
@@ -27,8 +27,6 @@ from leto.update.record_slots import RECORD_SLOT_BYTES, RecordSlots
 from leto.update.repair import rebuild
 
 RANKS = 2
-RECORD_BYTES = 1024
-"""What of a slot is torn: about the size of a record here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,8 @@ class RecordSteps(RecordSlots):
         self._steps.write(f"write POST({post.iteration})", self._target(POST_RECORDS, post), lambda: write(post))
 
     def _target(self, name: str, record: Header | Post) -> list[tuple[int, int]]:
-        return [(self._addresses[name] + record.iteration % RECORD_SLOTS * RECORD_SLOT_BYTES, RECORD_BYTES)]
+        slot = self._addresses[name] + record.iteration % RECORD_SLOTS * RECORD_SLOT_BYTES
+        return [(slot, len(encode_record(record, RECORD_SLOT_BYTES)))]
 
 
 class Trainer:

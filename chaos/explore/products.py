@@ -15,6 +15,7 @@ from chaos.explore.cases import Case, Point
 from chaos.explore.explorer import Explorer, Failed
 from chaos.explore.job import RANKS
 from chaos.explore.losses import NONE
+from chaos.explore.reached import REPAIR_STEPS
 from chaos.explore.steps import KEY_STATES
 
 SPLIT = "split"
@@ -104,11 +105,12 @@ class Products:
             yield Case(points, (SPLIT, NONE), (0, point))
 
     def _drawn_again(self, case: Case, random: Random) -> Case:
+        """Every second time inside a repair, where there is one: its steps are few."""
         done = self._explorer.recovery_steps(case.points, case.losses)
-        number = random.choice([n for n in range(RANKS) if done[n]])
-        return Case(
-            case.points, case.losses, (number, Point(random.randrange(len(done[number])), random.randrange(KEY_STATES)))
-        )
+        steps = [(number, step) for number, names in enumerate(done) for step in range(len(names))]
+        repairs = [(number, step) for number, step in steps if done[number][step].startswith(REPAIR_STEPS)]
+        number, step = random.choice(repairs if repairs and random.random() < 0.5 else steps)
+        return Case(case.points, case.losses, (number, Point(step, random.randrange(KEY_STATES))))
 
 
 def _key_points(steps: int) -> Iterator[Point]:

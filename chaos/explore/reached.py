@@ -35,6 +35,9 @@ CHECKED = "checked by spare rows"
 UNCHECKED = "solved with no spare row"
 LEFT = "left lost pages of which nothing is needed"
 
+REPAIR_STEPS = ("reconstruct", "copy", "xor", "encode")
+"""How the names of steps of a repair begin."""
+
 REQUIRED = (
     *(f"decided {action.value}" for action in (Action.COLD, Action.RESTART, Action.FINISH, Action.ENDED)),
     *(f"resumed by {row.value}" for row in Row),
@@ -60,7 +63,7 @@ def at_crash(explorer: Explorer, case: Case, decision: Decision) -> set[str]:
 
 
 def at_second_crash(step: str) -> set[str]:
-    if step.startswith(("reconstruct", "copy", "xor")):
+    if step.startswith(REPAIR_STEPS):
         return {AGAIN_IN_REPAIR}
     return {AGAIN_IN_UPDATE} if step.startswith(("adam", "undo-restore", "rs-update")) else set()
 

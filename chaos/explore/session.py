@@ -43,8 +43,7 @@ class Session:
 
     def initialise(self) -> None:
         """Coded state from the seed, when the job starts."""
-        memory = self._rank.memory
-        targets = [(memory.address(name), memory.bytes(name).size) for name in CODED_ARRAYS]
+        targets = [(self._rank.memory.address(name), self._rank.array(name).nbytes) for name in CODED_ARRAYS]
         self._steps.write("initialise the state", targets, lambda: self._rank.fill(np.random.default_rng(self._number)))
 
     def compute(self, iteration: int, *, before_forward: Callable[[], None], after_backward: Callable[[], None]) -> None:

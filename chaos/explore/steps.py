@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from typing import Protocol
 
@@ -74,15 +75,21 @@ class Step(Protocol):
     def leave(self, state: State) -> None: ...
 
 
+class Armed(Enum):
+    """What an armed variant of a step is like."""
+
+    NO = "it has none"
+    OUTPUT = "it writes its target and does not read it"
+    IN_PLACE = "it updates its target"
+
+
 @dataclass(frozen=True)
 class Write:
-    """``park`` says that ``run`` has an armed variant."""
-
     name: str
     touched: tuple[str, ...]
     targets: tuple[Target, ...]
     run: Run
-    park: bool
+    armed: Armed
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -94,18 +101,25 @@ class Write:
     def leave(self, state: State) -> None:
         if state.progress is None:
             return
-        old = _read(self.targets)
-        partial = self._parked(state.progress) if self.park else None
-        if partial is None:
-            self.run(None)
-        new = _read(self.targets)
-        if partial is None:
-            cut = int(state.progress * old.size)
-            partial = np.concatenate([new[:cut], old[cut:]])
+        torn, missing = self._torn(state.progress)
         if state.garbage:
-            missing = partial != new
-            partial[missing] = _garbage(partial.size)[missing]
-        _store(self.targets, partial)
+            torn[missing] = _garbage(torn.size)[missing]
+        _store(self.targets, torn)
+
+    def _torn(self, progress: float) -> tuple[Bytes, npt.NDArray[np.bool_]]:
+        """The output at ``progress``, with what was there before in the bytes that are not done, and which bytes those are."""
+        old = _read(self.targets)
+        if self.armed is Armed.IN_PLACE:
+            torn = self._parked(progress)
+            return torn, torn != _read(self.targets)
+        self.run(None)
+        new = _read(self.targets)
+        if self.armed is Armed.OUTPUT:
+            _store(self.targets, ~new)  # so that a byte which is not done differs, even where the old one is right
+            missing = self._parked(progress) != new
+        else:
+            missing = np.arange(new.size) >= int(progress * new.size)
+        return np.where(missing, old, new), missing
 
     def _parked(self, progress: float) -> Bytes:
         """The output while the armed kernel waits at ``progress``. When this returns the kernel has ended."""
@@ -242,7 +256,7 @@ class Steps:
         def run(p: Park | None) -> None:
             self._kernels.reconstruct(shape, columns, data, lost_columns, target, rows, parity)
 
-        self._kernel("reconstruct", _pages(target, shape.page_bytes), run, park=False)
+        self._kernel("reconstruct", _pages(target, shape.page_bytes), run, Armed.NO)
 
     def xor_pages(self, source: Sequence[int], target: int, page_bytes: int, park: Park | None = None) -> None:
         self._kernel("xor", ((target, page_bytes),), lambda p: self._kernels.xor_pages(source, target, page_bytes, p))
@@ -253,11 +267,12 @@ class Steps:
     def adam(self, chunk: AdamChunk, park: Park | None = None) -> None:
         byte_count = 4 * sum(segment.count for segment in chunk.segments)
         arrays = (chunk.master_address, chunk.exp_avg_address, chunk.exp_avg_sq_address)
-        self._kernel("adam", tuple((address, byte_count) for address in arrays), lambda p: self._kernels.adam(chunk, p))
+        targets = tuple((address, byte_count) for address in arrays)
+        self._kernel("adam", targets, lambda p: self._kernels.adam(chunk, p), Armed.IN_PLACE)
 
     def fill(self, address: int, byte_count: int, pattern: int) -> None:
         run: Run = lambda p: self._kernels.fill(address, byte_count, pattern)  # noqa: E731
-        self._kernel("fill", ((address, byte_count),), run, park=False)
+        self._kernel("fill", ((address, byte_count),), run, Armed.NO)
 
     def publish(self, addresses: Sequence[int], value: int) -> None:
         def store(mirrors: int) -> None:
@@ -272,9 +287,9 @@ class Steps:
         """A write that is no kernel: a record, the results of the compute phase."""
         touched = self._touched(targets)
         self._watch.before(None, None, touched)
-        self._take(Write(name, touched, tuple(targets), lambda p: run(), park=False))
+        self._take(Write(name, touched, tuple(targets), lambda p: run(), Armed.NO))
 
-    def _kernel(self, name: str, targets: tuple[Target, ...], run: Run, *, park: bool = True) -> None:
+    def _kernel(self, name: str, targets: tuple[Target, ...], run: Run, armed: Armed = Armed.OUTPUT) -> None:
         aim, self._aim = self._aim, None
         touched = self._touched(targets)
         if not touched:
@@ -282,7 +297,7 @@ class Steps:
             return
         kernel, site = aim or (None, None)
         self._watch.before(kernel, site, touched)
-        self._take(Write(_named(name, kernel, site, touched), touched, targets, run, park))
+        self._take(Write(_named(name, kernel, site, touched), touched, targets, run, armed))
 
     def _touched(self, targets: Sequence[Target]) -> tuple[str, ...]:
         found = {name: None for address, _ in targets if (name := self._memory.name_at(address)) is not None}

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chaos.explore.cases import Point
-from chaos.explore.job import RANKS, RECORD_BYTES, Job, RankImage, Shape
+from chaos.explore.job import RANKS, Job, RankImage, Shape
 from chaos.explore.steps import END, Crash, State, Step
 from leto.core.geometry import CODED_ARRAYS
-from leto.core.layout import HEADER_RECORDS, TIER2, tier1
-from leto.core.records import RECORD_SLOTS, IterationResult
-from leto.update.record_slots import RECORD_SLOT_BYTES
+from leto.core.layout import TIER2, tier1
+from leto.core.records import Header, IterationResult
+from leto.update.record_slots import RecordSlots
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Ending:
     """What a job without crashes leaves behind: coded state, both tiers, the last HEADER of every rank, and the results."""
 
     contents: tuple[Mapping[str, bytes], ...]
+    headers: tuple[Header, ...]
     told: Mapping[tuple[int, int], IterationResult]
 
 
@@ -133,13 +134,15 @@ def record(shape: Shape) -> Tape:
 
 
 def ending_of(job: Job) -> Ending:
-    return Ending(tuple(contents(job, n) for n in range(RANKS)), dict(job.told))
+    numbers = range(RANKS)
+    return Ending(tuple(contents(job, n) for n in numbers), tuple(last_header(job, n) for n in numbers), dict(job.told))
 
 
 def contents(job: Job, number: int) -> dict[str, bytes]:
     rank = job.ranks[number]
-    names = [*CODED_ARRAYS, *(tier1(group) for group in range(rank.coded.group_count)), TIER2]
-    found = rank.memory.contents(names)
-    slot = (job.shape.iterations + 1) % RECORD_SLOTS * RECORD_SLOT_BYTES
-    found[HEADER_RECORDS] = rank.memory.bytes(HEADER_RECORDS)[slot : slot + RECORD_BYTES].tobytes()
-    return found
+    return rank.memory.contents([*CODED_ARRAYS, *(tier1(group) for group in range(rank.coded.group_count)), TIER2])
+
+
+def last_header(job: Job, number: int) -> Header:
+    """Raises ProtocolViolation when the slot does not hold it."""
+    return RecordSlots(job.ranks[number].memory).read_header(job.shape.iterations + 1)
