@@ -8,7 +8,7 @@ from typing import Any
 from chaos.judging import CONTROL, REFERENCE, RUN, Judged, Recorded, ledger_directory
 from chaos.report.html import write_report
 from chaos.report.junit import write_junit
-from chaos.report.summary import fault_rows, recovery_rows
+from chaos.report.summary import fault_rows
 from chaos.schedule import plan_injections
 from verify.ledger import LedgerError, ledger_path, read_ledger
 
@@ -24,7 +24,7 @@ def write_reports(record: Recorded, judged: Judged, *, fingerprint: Mapping[str,
         conclusion=judged.conclusion,
         results=judged.results,
         faults=faults,
-        recoveries=recovery_rows(history),
+        history=history,
         losses=_losses(record, (REFERENCE, CONTROL, RUN)),
         fingerprint=fingerprint,
         repeat=repeat,

@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import plotly.graph_objects as go
 import plotly.offline
 
-from chaos.report.summary import FaultRow, RecoveryRow
+from chaos.report.figures import loss_figure, recovery_figure, resource_figure
+from chaos.report.summary import PHASES, FaultRow, loss_rows, recovery_rows, resource_rows, shadow_rows
 from chaos.scenario import Scenario
 from chaos.schedule import plan_injections
 from chaos.verdict import Conclusion
 from verify.checkers import CheckResult
-
-_DASHES = {"reference": "solid", "control": "dot", "run": "dash"}
-"""Curves that coincide must all stay visible."""
+from verify.history import Entry
 
 
 def write_report(
@@ -28,15 +26,16 @@ def write_report(
     conclusion: Conclusion,
     results: Sequence[CheckResult],
     faults: Sequence[FaultRow],
-    recoveries: Sequence[RecoveryRow],
+    history: Sequence[Entry],
     losses: Mapping[str, Mapping[int, float]],
     fingerprint: Mapping[str, Any],
     repeat: str,
 ) -> None:
-    """``losses`` maps reference, control and run to rank 0's loss by iteration."""
+    """``history`` is the run's journal; ``losses`` maps reference, control and run to rank 0's loss by iteration."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("chaos.report"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
+    recoveries, resources = recovery_rows(history), resource_rows(history)
     page = environment.get_template("report.html.j2").render(
         scenario=scenario,
         resolved=scenario.resolved_yaml(),
@@ -44,8 +43,14 @@ def write_report(
         results=results,
         faults=faults,
         recoveries=recoveries,
+        phases=PHASES,
+        lost=loss_rows(history),
+        shadows=shadow_rows(history),
+        resources=resources,
         plotly_js=plotly.offline.get_plotlyjs(),
-        loss_figure=_loss_figure(losses, faults_at=_fault_iterations(scenario)),
+        loss_figure=loss_figure(losses, faults_at=_fault_iterations(scenario)),
+        recovery_figure=recovery_figure(recoveries) if recoveries else "",
+        resource_figure=resource_figure(resources) if resources else "",
         fingerprint=json.dumps(fingerprint, indent=2),
         repeat=repeat,
     )
@@ -54,14 +59,3 @@ def write_report(
 
 def _fault_iterations(scenario: Scenario) -> list[int]:
     return sorted({i.iteration for i in plan_injections(scenario)})
-
-
-def _loss_figure(losses: Mapping[str, Mapping[int, float]], faults_at: Sequence[int]) -> str:
-    figure = go.Figure()
-    for name, curve in losses.items():
-        line = {"dash": _DASHES[name]}
-        figure.add_trace(go.Scatter(x=list(curve), y=list(curve.values()), name=name, mode="lines", line=line))
-    for iteration in faults_at:
-        figure.add_vline(x=iteration, line={"width": 1, "color": "rgba(200,40,40,0.35)"})
-    figure.update_layout(xaxis_title="iteration", yaxis_title="loss", height=420, margin={"t": 20})
-    return str(figure.to_html(full_html=False, include_plotlyjs=False))

@@ -1,13 +1,19 @@
-"""What both reports say about a run, drawn from its journal: fault occurrences and recoveries as rows."""
+"""What both reports say about a run, drawn from its journal: faults, recoveries, losses, shadows and resources as rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chaos.schedule import Injection
-from verify.checkers import ENDINGS, recoveries_in
+from verify.checkers import ENDINGS, Recovery, recoveries_in
 from verify.history import Entry
+
+PHASES = ("detect", "fence", "localise", "decide", "promote", "attach", "reconstruct", "finish", "other")
+"""Of a recovery, in their order. Detect and decide are seen in the journal, the others are the system's own.
+
+What is left between the end of the rank and that of the recovery is other: telling, forking, waiting for each other.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,17 +30,53 @@ class FaultRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryRow:
-    """One recovery. ``total_s`` is from the kill to the end of it, as the bench saw it; the others are the system's."""
+    """One recovery. ``total_s`` is from the kill to the end of it, as the bench saw it; the phases lie within."""
 
     number: int
     epoch: int
+    level: str
     decided: str
     reason: str
     cause: str
     resumed: tuple[str, ...]
-    fence_s: float | None
+    phases_s: Mapping[str, float]  # by the names of PHASES
     system_s: float
     total_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossRow:
+    """What one loss came to, and what the repair of its rank took of the parity."""
+
+    label: str
+    rank: int
+    page_class: str
+    pages: tuple[str, ...]
+    rebuilt: str  # "25 of 33", all classes of the rank together; "" when nothing was repaired
+    budgets: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowRow:
+    """One generation of shadows that came to stand by."""
+
+    epoch: int
+    level: str
+    made_in_s: float
+    ready_s: float  # since the run began
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceRow:
+    """What the job held before a fault fired."""
+
+    label: str
+    processes: int
+    descriptors: int
+    private_mib: float
+    proportional_mib: float
+    shm_files: int
+    shm_mib: float
 
 
 def fault_rows(planned: Sequence[Injection], history: Sequence[Entry]) -> list[FaultRow]:
@@ -61,22 +103,96 @@ def _found_at(fired: Entry) -> tuple[str, ...]:
 
 
 def recovery_rows(history: Sequence[Entry]) -> list[RecoveryRow]:
-    rows = []
-    for number, recovery in enumerate(recoveries_in(history), start=1):
-        decided, failure = recovery.all("decided"), recovery.first("failure")
-        killed = next((e for e in recovery.entries if e.name in ENDINGS), None)
-        fences = [float(e.fields["seconds"]) for e in recovery.all("fenced")]
-        rows.append(
-            RecoveryRow(
-                number=number,
-                epoch=recovery.epoch,
-                decided=f"{decided[-1].fields['action']} {decided[-1].fields['iteration']}" if decided else recovery.action,
-                reason=decided[-1].fields["reason"] if decided else "",
-                cause=f"rank {failure.fields['rank']}: {failure.fields['cause']}" if failure else "",
-                resumed=tuple(f"rank {e.fields['rank']}: {e.fields['row']}" for e in recovery.all("resumed")),
-                fence_s=sum(fences) if fences else None,
-                system_s=recovery.seconds,
-                total_s=recovery.entries[-1].elapsed_s - killed.elapsed_s if killed else None,
-            )
+    return [_recovery_row(number, recovery) for number, recovery in enumerate(recoveries_in(history), start=1)]
+
+
+def _recovery_row(number: int, recovery: Recovery) -> RecoveryRow:
+    decided, failure = recovery.all("decided"), recovery.first("failure")
+    total_s = _seconds_since(recovery.entries[-1], _last(recovery, *ENDINGS))
+    return RecoveryRow(
+        number=number,
+        epoch=recovery.epoch,
+        level=recovery.entries[-1].fields["level"],
+        decided=f"{decided[-1].fields['action']} {decided[-1].fields['iteration']}" if decided else recovery.action,
+        reason=decided[-1].fields["reason"] if decided else "",
+        cause=f"rank {failure.fields['rank']}: {failure.fields['cause']}" if failure else "",
+        resumed=tuple(f"rank {e.fields['rank']}: {e.fields['row']}" for e in recovery.all("resumed")),
+        phases_s=_phases(recovery, total_s),
+        system_s=recovery.seconds,
+        total_s=total_s,
+    )
+
+
+def _phases(recovery: Recovery, total_s: float | None) -> dict[str, float]:
+    """Of the last hit of the recovery: a phase that was cut short by another hit is not told."""
+    told = recovery.entries[-1].fields["phases"]
+    phases = {name: float(told.get(f"{name}_s", 0.0)) for name in PHASES}
+    failure, fenced, decided = (_last(recovery, name) for name in ("failure", "fenced", "decided"))
+    phases["detect"] = _seconds_since(failure, _last(recovery, *ENDINGS)) or 0.0
+    phases["decide"] = max((_seconds_since(decided, fenced) or 0.0) - phases["localise"], 0.0)
+    phases["other"] = max((total_s or 0.0) - sum(phases.values()), 0.0)
+    return phases
+
+
+def _last(recovery: Recovery, *names: str) -> Entry | None:
+    return next((e for e in reversed(recovery.entries) if e.name in names), None)
+
+
+def _seconds_since(later: Entry | None, earlier: Entry | None) -> float | None:
+    return later.elapsed_s - earlier.elapsed_s if later is not None and earlier is not None else None
+
+
+def loss_rows(history: Sequence[Entry]) -> list[LossRow]:
+    return [_loss_row(entry, history) for entry in history if entry.name == "lose"]
+
+
+def _loss_row(lose: Entry, history: Sequence[Entry]) -> LossRow:
+    f = lose.fields
+    later = (e.fields for e in history if e.name == "repaired" and e.number > lose.number)
+    repaired = next((r for r in later if r["rank"] == f["rank"]), None)
+    return LossRow(
+        label=f["label"],
+        rank=f["rank"],
+        page_class=f["page_class"],
+        pages=tuple(f["pages"]),
+        rebuilt=f"{repaired['rebuilt']} of {repaired['pages']}" if repaired else "",
+        budgets=tuple(_budget(b) for b in repaired["budgets"]) if repaired else (),
+    )
+
+
+def _budget(budget: Mapping[str, int | str]) -> str:
+    """``group 0: 14 pages and 1 rows of 16 used, checked by 1 spare rows``"""
+    spare = budget["spare_rows"]
+    checked = f"checked by {spare} spare rows" if spare else "no check possible"
+    return f"{budget['code_word']}: {budget['lost_pages']} pages and {budget['lost_rows']} rows of {budget['rows']}, {checked}"
+
+
+def shadow_rows(history: Sequence[Entry]) -> list[ShadowRow]:
+    begin_s = history[0].elapsed_s if history else 0.0
+    return [
+        ShadowRow(
+            epoch=e.fields["epoch"],
+            level=e.fields["level"],
+            made_in_s=e.fields["seconds"],
+            ready_s=e.elapsed_s - begin_s,
         )
-    return rows
+        for e in history
+        if e.name == "shadows-ready"
+    ]
+
+
+def resource_rows(history: Sequence[Entry]) -> list[ResourceRow]:
+    return [_resource_row(e.fields) for e in history if e.name == "resources"]
+
+
+def _resource_row(f: Mapping[str, int | str]) -> ResourceRow:
+    mib = {key: int(f[f"{key}_bytes"]) / (1 << 20) for key in ("private", "proportional", "shm")}
+    return ResourceRow(
+        label=str(f["label"]),
+        processes=int(f["processes"]),
+        descriptors=int(f["descriptors"]),
+        private_mib=mib["private"],
+        proportional_mib=mib["proportional"],
+        shm_files=int(f["shm_files"]),
+        shm_mib=mib["shm"],
+    )

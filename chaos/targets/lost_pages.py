@@ -78,7 +78,7 @@ def choose(
         groups = pages_of(loss.page_class, geometry, allocations, progress)
         pages = [page for group in _selected(loss, groups) for page in _pick(loss, group, taken)]
         if not pages:
-            raise FaultNotInjected(f"there are no {loss.page_class.value} pages where the rank stands: {progress.describe()}")
+            raise FaultNotInjected(f"cannot lose {loss.describe()}: there are none where the rank stands")
         taken.update(pages)
         chosen.append(LostPages(page_class=loss.page_class, pages=tuple(pages)))
     return tuple(chosen)
@@ -91,7 +91,7 @@ def _selected(loss: Loss, groups: Sequence[tuple[Page, ...]]) -> Sequence[tuple[
     if loss.group is None:
         return groups
     if loss.group >= len(groups):
-        raise FaultNotInjected(f"there is no group {loss.group} of {loss.page_class.value} pages, there are {len(groups)}")
+        raise FaultNotInjected(f"cannot lose {loss.describe()}: there are {len(groups)} groups, the first is 0")
     return [groups[loss.group]]
 
 
@@ -99,7 +99,7 @@ def _pick(loss: Loss, pages: Sequence[Page], taken: set[Page]) -> list[Page]:
     """In an order that only the seed decides: losing more keeps those of losing fewer."""
     left = [page for page in pages if page not in taken]
     if len(left) < loss.count and loss.page_class not in EXPENDABLE:
-        raise FaultNotInjected(f"{loss.describe()} are to be lost, there are {len(left)} where the rank stands")
+        raise FaultNotInjected(f"cannot lose {loss.describe()}: there are {len(left)} where the rank stands")
     by_draw = sorted(left, key=lambda page: draw(loss.seed, page.allocation, page.page_index, "lose"))
     return sorted(by_draw[: loss.count])
 

@@ -20,7 +20,7 @@ KILLED = ("killed", {"token": 1, "label": "kill #1"})
 FAILURE = ("failure", {"rank": 0, "cause": "signal 9"})
 FENCED = ("fenced", {"epoch": 2, "seconds": 0.1})
 DECIDED = ("decided", {"action": "finish", "iteration": 3, "reason": "BEGIN", "epoch": 2})
-RECOVERED = ("recovered", {"epoch": 2, "seconds": 0.4, "action": "finish"})
+RECOVERED = ("recovered", {"epoch": 2, "seconds": 0.4, "action": "finish", "level": "L1"})
 DONE = ("outcome", {"status": "completed", "reason": ""})
 WHOLE = (KILLED, FAILURE, FENCED, DECIDED, RECOVERED, DONE)
 
@@ -151,6 +151,82 @@ def test_a_free_running_kill_before_its_time_did_not_fire_properly() -> None:
 
     assert {seen_at(50, "fired", "killed"), seen_at(51, "fired", "killed")} == {Judgement.TRUE}
     assert {seen_at(49, "fired", "killed"), seen_at(50, "killed"), seen_at(50, "fired")} == {Judgement.FALSE}
+
+
+NATURAL = {"token": 1, "fault_id": "sigbus", "occurrence": 1, "action": "natural", "iteration": 3, "rank": 0}
+SIGBUS = ("failure", {"rank": 0, "cause": "was killed by SIGBUS"})
+
+
+@pytest.mark.parametrize(
+    ("end", "failure", "judgement"),
+    [
+        ("released", SIGBUS, Judgement.TRUE),
+        ("killed", SIGBUS, Judgement.FALSE),
+        ("released", ("failure", {"rank": 1, "cause": "was killed by SIGBUS"}), Judgement.FALSE),
+        ("released", ("failure", {"rank": 0, "cause": "was killed by SIGKILL"}), Judgement.FALSE),
+        ("released", DONE, Judgement.FALSE),
+    ],
+)
+def test_a_rank_that_is_let_go_must_die_of_sigbus(end: str, failure: tuple[str, dict[str, Any]], judgement: Judgement) -> None:
+    steps = [(name, {"token": 1, "places": [{"token": 1}]}) for name in ("parked", "fired", end)]
+    assert checkers.faults_fired(history(("planned", NATURAL), *steps, failure)).judgement is judgement
+
+
+WAITING = {"token": 1, "fault_id": "kill", "occurrence": 1, "action": "kill", "iteration": 3, "rank": 0, "gate": {"token": 2}}
+OPENED = ("gate-opened", {"token": 1, "level": "L3"})
+
+
+def taken_over(level: str, *, opened: bool = True) -> list[Entry]:
+    recovered = ("recovered", {**RECOVERED[1], "level": level})
+    steps = [(name, {"token": 1, "label": "kill #1", "places": [{"token": 1}]}) for name in ("parked", "fired", "killed")]
+    return history(("planned", WAITING), *([OPENED] if opened else []), *steps, FAILURE, FENCED, DECIDED, recovered, DONE)
+
+
+def test_a_fault_that_waited_for_shadows_is_recovered_from_by_shadows() -> None:
+    assert checkers.recovered_by_shadows(taken_over("L3")).judgement is Judgement.TRUE
+    result = checkers.recovered_by_shadows(taken_over("L1"))
+    assert (result.judgement, result.reason) == (
+        Judgement.FALSE,
+        "the recovery from kill #1 went by L1, shadows of L3 stood by",
+    )
+    assert checkers.recovered_by_shadows(history(("planned", WAITING), DONE)).judgement is Judgement.UNKNOWN
+
+
+def test_a_fault_that_did_not_wait_for_shadows_did_not_fire_properly() -> None:
+    assert checkers.faults_fired(taken_over("L3")).judgement is Judgement.TRUE
+    assert checkers.faults_fired(taken_over("L3", opened=False)).judgement is Judgement.FALSE
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "judgement"),
+    [
+        ("refused", "rank 0: 17 of 60 pages are lost; no checkpoint", Judgement.TRUE),
+        ("refused", "a crash loop", Judgement.FALSE),
+        ("completed", "", Judgement.FALSE),
+        ("failed", "17 of 60 pages", Judgement.FALSE),
+        ("hang", "no recovery", Judgement.FALSE),
+        ("missed", "a fault did not fire", Judgement.UNKNOWN),
+    ],
+)
+def test_a_refusal_is_expected_for_its_reason(status: str, reason: str, judgement: Judgement) -> None:
+    outcome = ("outcome", {"status": status, "reason": reason})
+    assert checkers.refused(history(outcome), r"17 of \d+ pages").judgement is judgement
+
+
+def test_a_refusal_in_time_is_in_time() -> None:
+    refused = ("outcome", {"status": "refused", "reason": "lost"})
+    assert checkers.in_time(history(KILLED, FAILURE, refused), 2.0).judgement is Judgement.TRUE
+    assert checkers.in_time(history(KILLED, FAILURE, refused), 1.0).judgement is Judgement.FALSE
+
+
+def test_every_job_that_was_started_is_looked_through_for_residue() -> None:
+    started, residue = ("started", {"iterations": 3}), ("residue", {"leaks": []})
+    assert checkers.no_residue(history(started, DONE, residue)).judgement is Judgement.TRUE
+    result = checkers.no_residue(history(started, DONE))
+    assert (result.judgement, result.reason) == (Judgement.UNKNOWN, "run was started, and nobody looked for what it left")
+    never = ("outcome", {"status": checkers.NEVER_STARTED, "reason": "no fork server"})
+    assert checkers.no_residue(history(started, never)).judgement is Judgement.TRUE
+    assert checkers.no_residue(history(started, ("residue", {"leaks": ["socket"]}))).judgement is Judgement.FALSE
 
 
 def recovered_by(*actions: str) -> list[Entry]:
