@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol, Self
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from chaos.report.live import Status
 from verify.history import Entry
 
 
@@ -61,29 +63,36 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """The same lines above one live bar a phase."""
+    """The same lines above a bar a job and the state of the one under way."""
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console)
-        self._plain = PlainScreen(self._progress.console)
-        self._bars: dict[str, TaskID] = {}
+        self._bars = Progress(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._status: Status | None = None  # of the job under way
+        self._live = Live(console=console, get_renderable=self._view, refresh_per_second=10)
+        self._plain = PlainScreen(self._live.console)
+        self._tasks: dict[str, TaskID] = {}
+
+    def _view(self) -> RenderableType:
+        return self._bars if self._status is None else Group(self._bars, self._status.table())
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._live.start()
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self._progress.stop()
+        self._live.stop()
 
     def listen(self, entry: Entry) -> None:
+        if self._status is not None:
+            self._status.follow(entry)
         if entry.name == "started":
-            self._bars[entry.job] = self._progress.add_task(entry.job, total=entry.fields["iterations"])
+            self._status = Status()
+            self._tasks[entry.job] = self._bars.add_task(entry.job, total=entry.fields["iterations"])
         elif entry.name == "iteration":
-            self._progress.update(self._bars[entry.job], completed=entry.fields["iteration"])
+            self._bars.update(self._tasks[entry.job], completed=entry.fields["iteration"])
         else:
             if entry.name == "outcome":
-                self._progress.stop_task(self._bars[entry.job])
+                self._bars.stop_task(self._tasks[entry.job])
             self._plain.listen(entry)
 
 
