@@ -6,7 +6,6 @@ import json
 import shlex
 import time
 from collections import Counter
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -108,6 +107,9 @@ def _print(results: list[Result], missing: list[str]) -> None:
         typer.echo(f"  FAILED: never reached: {mark}")
 
 
+_FIGURES = ("shape", "formula", "total", "explored", "drawn", "seconds", "unlike_plan")
+
+
 def _as_json(results: list[Result], missing: list[str], passed: bool) -> dict[str, Any]:
     shapes = []
     for result in results:
@@ -115,5 +117,9 @@ def _as_json(results: list[Result], missing: list[str], passed: bool) -> dict[st
             {"case": str(f.case), "description": f.description, "message": f.message, "repeat": repeat_line(result.shape, f)}
             for f in result.failures
         ]
-        shapes.append({**asdict(result), "failures": failures, "cases_a_minute": round(result.cases_a_minute)})
+        figures = {
+            key: getattr(result, key) for key in ("shape", "formula", "total", "explored", "drawn", "seconds", "unlike_plan")
+        }
+        counted = {"cases_a_minute": round(result.cases_a_minute), "reached": dict(result.reached)}
+        shapes.append({**figures, **counted, "failures": failures})
     return {"passed": passed, "never_reached": missing, "shapes": shapes}

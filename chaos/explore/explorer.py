@@ -9,7 +9,7 @@ from chaos.explore import reached
 from chaos.explore.cases import Case, Point
 from chaos.explore.expected import COMPUTE, JobPlan
 from chaos.explore.job import RANKS, Job, Shape
-from chaos.explore.losses import Loss, losses_of
+from chaos.explore.losses import NONE, Loss, losses_of
 from chaos.explore.steps import Crash
 from chaos.explore.tape import Frame, Names, StopAt, Tape, Through, contents, last_header, record
 from chaos.explore.totals import Totals
@@ -34,6 +34,7 @@ class Explorer:
         self.job = Job(shape)
         rank = self.job.ranks[0]
         self.totals = Totals(JobPlan(rank.coded, rank.gradients, shape.iterations))
+        self._losses: dict[tuple[str, bool, bool], Mapping[str, Loss]] = {}
         self.died_again_in = ""  # the step, in the last case that had a second crash
         self._through = [Through() for _ in range(RANKS)]
 
@@ -81,9 +82,14 @@ class Explorer:
         return self.job.fail()
 
     def losses(self, number: int, decision: Decision) -> Mapping[str, Loss]:
+        """What the rank can lose where it stands. Ranks are alike, so what the account says is all that matters."""
         account = self.job.invariants.accounts[number]
         updating = decision.action is Action.FINISH and account.iteration == decision.target and account.phase < Phase.COMPLETE
-        return losses_of(self.job.ranks[number], account, cold=decision.action is Action.COLD, updating=updating)
+        cold = decision.action is Action.COLD
+        key = (repr(account), cold, updating)
+        if key not in self._losses:
+            self._losses[key] = losses_of(self.job.ranks[number], account, cold=cold, updating=updating)
+        return self._losses[key]
 
     def recovery_steps(self, points: tuple[Point, Point], losses: tuple[str, str]) -> tuple[tuple[str, ...], ...]:
         """Names of what each rank does in a recovery that nothing interrupts."""
@@ -111,6 +117,8 @@ class Explorer:
         return marks | reached.at_the_end(self.job)
 
     def _loss(self, number: int, name: str, decision: Decision) -> Loss:
+        if name == NONE:
+            return Loss()
         losses = self.losses(number, decision)
         if name not in losses:
             raise ConfigError(f"rank {number} cannot lose {name} here; it can lose {', '.join(losses)}")

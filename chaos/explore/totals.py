@@ -35,12 +35,12 @@ class Totals:
 
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan
-        self._steps = plan.whole()
+        self.steps = plan.whole()
         cold = sum(1 for _ in plan.cold_start())
-        begins = [n for n, step in enumerate(self._steps) if step.name.startswith("BEGIN(")]
+        begins = [n for n, step in enumerate(self.steps) if step.name.startswith("BEGIN(")]
         self._barriers = [cold, *begins]
         last = sum(1 for _ in plan.iteration(plan.iterations))
-        self._window = [*range(cold + 1), *range(len(self._steps) - last, len(self._steps))]
+        self._window = [*range(cold + 1), *range(len(self.steps) - last, len(self.steps))]
         self._end = _Place(
             Progress(phase=Phase.HEADER, iteration=plan.iterations + 1), len(self._barriers), len(self._barriers)
         )
@@ -77,20 +77,20 @@ class Totals:
         places = [
             self._place(n, state)
             for n in self._window
-            for state in range(min(self._steps[n].states, most_states or self._steps[n].states))
+            for state in range(min(self.steps[n].states, most_states or self.steps[n].states))
         ]
         return [*places, self._end]
 
     def _place(self, step: int, state: int) -> _Place:
-        if step == len(self._steps):
+        if step == len(self.steps):
             return self._end
         come = sum(done <= step for done in self._barriers)
         waits = state == 0 and step in self._barriers
-        return _Place(self._steps[step].progress(state), come - waits, come)
+        return _Place(self.steps[step].progress(state), come - waits, come)
 
     def _beside(self, place: _Place) -> Progress:
         if place.come < len(self._barriers):
-            return self._steps[self._barriers[place.come]].before
+            return self.steps[self._barriers[place.come]].before
         return self._end.progress
 
     def _decision(self, place: _Place) -> Decision:

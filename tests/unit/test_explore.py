@@ -1,0 +1,131 @@
+"""The explorer's own account: what ran is what the plan counts, cases can be repeated, refusals and mistakes are told apart."""
+
+import json
+from itertools import islice
+from random import Random
+
+import pytest
+from typer.testing import CliRunner
+
+from chaos.cli import app
+from chaos.explore.campaign import run_campaign
+from chaos.explore.cases import Case, Point, parse_case
+from chaos.explore.explorer import Explorer
+from chaos.explore.products import Products
+from chaos.explore.reached import REQUIRED
+from chaos.explore.shapes import SHAPES
+from leto.core.errors import ConfigError
+from leto.core.recovery import Action
+
+
+@pytest.fixture(scope="module", params=list(SHAPES))
+def explorer(request: pytest.FixtureRequest) -> Explorer:
+    return Explorer(SHAPES[request.param])
+
+
+@pytest.mark.parametrize("product", ["losses", "pairs", "again"])
+def test_the_enumeration_has_as_many_cases_as_the_plan(explorer: Explorer, product: str) -> None:
+    cases = list(getattr(Products(explorer), product)())
+    assert len(cases) == getattr(explorer.totals, product)
+    twice = len(cases) - len(set(cases))  # both ranks stand at a barrier or at the end and nothing is lost: the same case
+    assert twice <= (len(explorer.tape.ranks[0].barriers) + 1 if product == "losses" else 0)
+
+
+def test_every_step_of_the_tape_is_a_step_of_the_plan(explorer: Explorer) -> None:
+    planned = explorer.totals.steps
+    for tape in explorer.tape.ranks:
+        assert [frame.name for frame in tape.frames[:-1]] == [step.name for step in planned]
+        assert [len(frame.states) for frame in tape.frames[:-1]] == [step.states for step in planned]
+
+
+def test_a_spread_over_the_products_is_exact(explorer: Explorer) -> None:
+    products = Products(explorer)
+    for cases, step in ((products.losses(), 97), (products.pairs(), 211), (products.again(), 307)):
+        for case in islice(cases, 0, None, step):
+            explorer.run(case)
+
+
+def test_ranks_apart_by_a_barrier_are_never_paired(explorer: Explorer) -> None:
+    for case in islice(Products(explorer).pairs(), 0, None, 50):
+        places = [explorer.tape.at_barriers(n, point) for n, point in enumerate(case.points)]
+        assert max(passed for passed, _ in places) <= min(come for _, come in places)
+
+
+def test_drawn_cases_follow_the_seed(explorer: Explorer) -> None:
+    first, again, other = (list(islice(Products(explorer).drawn(Random(seed)), 20)) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_campaign_reaches_every_mark() -> None:
+    result = run_campaign(Explorer(SHAPES["wide"]), exhaustive=False, points=700, seed=3, tick=lambda result: None)
+    assert result.passed
+    assert [mark for mark in REQUIRED if not result.reached[mark]] == []
+
+
+def test_a_case_is_read_back_from_its_text() -> None:
+    plain = Case((Point(102, 2), Point(97, 0)), ("coded-budget", "none"))
+    again = Case((Point(1, 0), Point(2, 1)), again=(1, Point(5, 1)))
+    assert [parse_case(str(case)) for case in (plain, again)] == [plain, again]
+
+
+@pytest.mark.parametrize("text", ["", "102.2", "102.2,97.0", "102.2,97.0/none,none/2:5.1", "a.b,c.d/none,none"])
+def test_a_text_that_is_no_case_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="not like"):
+        parse_case(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("102.2,96.0/none,none", "a barrier keeps"),
+        ("102.9,97.0/none,none", "rank 0 has no point 102.9"),
+        ("102.2,97.0/none,none/0:5000.1", "no step 5000"),
+        ("102.2,97.0/parity-one,none", "rank 0 cannot lose parity-one here"),
+    ],
+)
+def test_a_case_that_cannot_be_is_a_persons_mistake(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Explorer(SHAPES["narrow"]).run(parse_case(text))
+
+
+def test_the_decision_of_a_case_is_that_of_its_marks() -> None:
+    explorer = Explorer(SHAPES["narrow"])
+    ends = [len(tape.frames) - 1 for tape in explorer.tape.ranks]
+    actions = {
+        (Point(0, 1), Point(0, 0)): Action.COLD,
+        (Point(92, 0), Point(92, 0)): Action.RESTART,
+        (Point(102, 1), Point(97, 0)): Action.FINISH,
+        (Point(ends[0], 0), Point(ends[1], 0)): Action.ENDED,
+    }
+    assert {points: explorer.decide(points).action for points in actions} == actions
+
+
+def test_the_command_repeats_one_case() -> None:
+    found = CliRunner().invoke(app, ["explore", "--shape", "narrow", "--case", "102.2,97.0/coded-budget,none/0:1.1"])
+    assert found.exit_code == 0, found.output
+    assert "rank 0 dies in step 102 (adam of group 0 chunk 0: torn at 0.3, the rest old), loses coded-budget" in found.output
+    assert "rolled back a torn chunk" in found.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shape", "round"], "--shape round: no such shape"),
+        (["--case", "1.0,1.0/none,none"], "--case needs --shape"),
+        (["--shape", "wide", "--case", "1,1"], "not like"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    found = CliRunner().invoke(app, ["explore", *arguments])
+    assert found.exit_code == 2
+    assert message in found.output
+    assert len(found.output.splitlines()) == 1
+
+
+def test_too_few_points_leave_marks_unreached_and_that_fails() -> None:
+    found = CliRunner().invoke(app, ["explore", "--shape", "narrow", "--points", "0", "--json"])
+    assert found.exit_code == 1
+    told = json.loads(found.stdout)
+    assert told["passed"] is False
+    assert "died again inside the update" in told["never_reached"]
+    assert told["shapes"][0]["failures"] == []
