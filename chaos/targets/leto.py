@@ -57,7 +57,7 @@ def _loses_pages(spec: RunSpec) -> bool:
 def _check_losses(spec: RunSpec) -> None:
     why = can_poison() if _loses_pages(spec) else None
     if why is not None:
-        raise ConfigError(f"lose-pages: this machine cannot lose pages: {why}")
+        raise ConfigError(f"lose-pages: pages cannot be lost on this machine: {why}; scenarios without 'lose-pages' run here")
 
 
 def _job_config(spec: RunSpec, armed_path: Path) -> JobConfig:
