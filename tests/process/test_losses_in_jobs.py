@@ -1,0 +1,79 @@
+"""Pages lost in real jobs, from the command line to the verdict: rebuilt, died of, refused, and two planted bugs caught."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chaos.faults.memory import can_poison
+from chaos.offline import rebuild_reports
+from verify.history import Entry, read_journal
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(can_poison() is not None, reason=f"pages cannot be poisoned here: {can_poison()}"),
+]
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 300.0
+
+
+def run(tmp_path: Path, name: str, *words: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+    argv = [sys.executable, "-m", "chaos", "run", "--plain", "--runs-dir", str(tmp_path), f"scenarios/{name}.yaml", *words]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    return done, tmp_path / name / "latest"
+
+
+def passed(tmp_path: Path, name: str) -> list[Entry]:
+    """The run's entries; its record judged again says what it said itself."""
+    done, directory = run(tmp_path, name)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rebuild_reports(directory).judged.conclusion.exit_code == 0
+    return [e for e in read_journal(directory / "journal.jsonl") if e.job == "run"]
+
+
+def test_each_class_of_pages_is_rebuilt_or_not_needed(tmp_path: Path) -> None:
+    entries = passed(tmp_path, "one-class")
+    lost = [e.fields["page_class"] for e in entries if e.name == "lose"]
+    assert lost == ["coded", "undo", "parity", "scratch", "gradients", "gradient-parity", "tier1", "tier2", "derived"]
+    repaired = [e.fields for e in entries if e.name == "repaired"]
+    assert all(r["pages"] > 0 for r in repaired)
+    rebuilt = dict(zip(lost, [r["rebuilt"] for r in repaired], strict=True))
+    assert [page_class for page_class in lost if not rebuilt[page_class]] == ["scratch", "derived"]
+
+
+def test_a_trainer_that_dies_of_a_lost_page_is_nobodys_kill(tmp_path: Path) -> None:
+    entries = passed(tmp_path, "natural-sigbus")
+    assert not [e for e in entries if e.name == "killed"]
+    failures = [e.fields["cause"] for e in entries if e.name == "failure"]
+    assert failures == ["was killed by SIGBUS"] * 4
+    for fired, released in zip(*([e for e in entries if e.name == n] for n in ("fired", "released")), strict=True):
+        assert fired.number < released.number
+
+
+def test_more_than_the_code_solves_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    entries = passed(tmp_path, "beyond-budget")
+    (outcome,) = (e.fields for e in entries if e.name == "outcome")
+    assert outcome["status"] == "refused"
+    assert "17 of 60 pages of group 0 are lost, 16 solvable; no checkpoint configured" in outcome["reason"]
+    assert not [e for e in entries if e.name in ("repaired", "recovered")]
+
+
+@pytest.mark.parametrize("mutant", ["zero-fill", "stale-parity"])
+def test_planted_bugs_of_repair_are_caught(mutant: str, tmp_path: Path) -> None:
+    short = ("--set", "workload.iterations=10", "--set", "expect.recoveries=1", "--mutant", mutant)
+    done, _ = run(tmp_path, "update-phase", *short)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"planted bug {mutant}: caught by exact" in done.stdout
+
+
+def test_shadows_take_over_with_pages_lost_and_nothing_grows(tmp_path: Path) -> None:
+    short = ("workload.iterations=20", "faults.0.when.every=4", "expect.recoveries=5")
+    done, directory = run(tmp_path, "update-phase", *(word for s in short for word in ("--set", s)))
+    assert done.returncode == 0, done.stdout + done.stderr
+    entries = [e for e in read_journal(directory / "journal.jsonl") if e.job == "run"]
+    assert [e.fields["level"] for e in entries if e.name == "recovered"] == ["L3"] * 5
+    held = [(e.fields["processes"], e.fields["descriptors"]) for e in entries if e.name == "resources"]
+    assert len(held) == 5
+    assert len(set(held)) == 1, held
