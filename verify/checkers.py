@@ -230,7 +230,8 @@ def exact(comparison: Comparison | LedgerError, history: Sequence[Entry], *, ref
         return _true(name, comparison.describe(), details)
     status, why = outcome_in(history)
     first = comparison.first if status == COMPLETED else comparison.first_recorded
-    if first is None and refusal and status == REFUSED and comparison.state_exact:
+    whole_until_then = comparison.first.iteration == comparison.state_exact + 1 > 1
+    if first is None and refusal and status == REFUSED and whole_until_then:
         return _true(name, f"{comparison.describe()}, as far as it came", details)
     if first is None:
         return _unknown(name, f"{comparison.describe()}; the run ended early: {why}", details)

@@ -121,6 +121,11 @@ def test_an_expected_refusal_passes_with_its_reason(tmp_path: Path) -> None:
     )
 
 
+def test_a_refused_run_with_a_hole_in_its_record_is_not_exact(tmp_path: Path) -> None:
+    judged = bench_of(tmp_path, REFUSED).run(run=Script(refuse_after_fault="5 of 6 pages", skip_record=1))
+    assert judged.conclusion.exit_code == 3, judged.conclusion
+
+
 @pytest.mark.parametrize(
     ("script", "reason"),
     [

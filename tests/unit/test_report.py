@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,7 +117,13 @@ def test_a_planted_bug_is_reported_as_caught_or_not(monkeypatch: pytest.MonkeyPa
     assert "planted bug no-undo: caught" in caught.stdout
     missed = invoke(monkeypatch, tmp_path, "--mutant", "no-undo", str(file))
     assert missed.exit_code == 0
-    assert "planted bug no-undo: NOT CAUGHT" in missed.stdout
+    assert "planted bug no-undo: NOT CAUGHT by exact\n" in missed.stdout
+
+
+def test_a_failure_for_another_reason_is_no_catch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
+    done = invoke(monkeypatch, tmp_path, "--mutant", "no-undo", str(file), run=Script(rule="restart"))
+    assert done.exit_code == 1
+    assert "planted bug no-undo: NOT CAUGHT by exact, but recoveries failed\n" in done.stdout
 
 
 def test_an_unknown_planted_bug_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
@@ -156,6 +163,35 @@ def test_our_own_mistake_is_70_with_its_traceback_in_a_file(
     assert "Traceback" not in done.output
     assert "internal error: RuntimeError: boom" in done.stderr
     assert "boom" in (tmp_path / "runs" / "small" / "latest" / "internal-error.txt").read_text()
+
+
+def test_our_own_mistake_is_70_even_when_nothing_can_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path
+) -> None:
+    def break_down(self: ScriptedTarget, spec: object) -> None:
+        shutil.rmtree(tmp_path / "runs")
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(ScriptedTarget, "start", break_down)
+    done = invoke(monkeypatch, tmp_path, str(file))
+    assert done.exit_code == 70
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("internal error: RuntimeError: boom; it could not be recorded in ")
+
+
+def test_what_nobody_caught_is_70_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    def break_down(path: Path, overrides: object) -> None:
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(chaos.cli, "load_scenario", break_down)
+    monkeypatch.setattr(chaos.cli.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr("sys.argv", ["leto-chaos", "validate", str(file)])
+    with pytest.raises(SystemExit) as stopped:
+        chaos.cli.main()
+    assert stopped.value.code == 70
+    assert capsys.readouterr().err == "internal error: RuntimeError: boom\n"
 
 
 @pytest.mark.parametrize("path", [*chaos.cli.SYSTEMS.values(), *chaos.cli.REFERENCES.values()])

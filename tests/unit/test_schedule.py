@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaos.loss import LossClass
 from chaos.scenario import Scenario, parse_scenario
 from chaos.schedule import Injection, describe_time, draw, logical_time, plan_injections
 from leto.core.failpoints import Kernel, Point
@@ -103,7 +104,22 @@ def test_held_ranks_have_tokens_of_their_own_and_the_faults_iteration() -> None:
     assert [(i.iteration, i.holds[0].iteration) for i in plan if i.fault_id == "one-has-its-header"] == [(7, 8)]
     assert all(i.holds[0].iteration == i.iteration for i in plan if i.fault_id != "one-has-its-header")
     assert [i.killed_rank for i in plan if i.fault_id == "both-have-completed"] == [1]
-    assert [i.describe() for i in plan[:1]] == ["iteration 2 rank 0: kill at begin, rank 1 held at after-barrier"]
+    described = "iteration 2 rank 0: kill at begin, rank 1 held at after-barrier, 16 coded pages per group lost"
+    assert [i.describe() for i in plan[:1]] == [described]
+
+
+def test_losses_have_draws_of_their_own_and_gates_are_at_the_boundary_of_the_faults_rank() -> None:
+    plan = shipped("update-phase")
+    seeds = [loss.seed for i in plan for loss in i.losses]
+    assert len(set(seeds)) == len(seeds) == 2 * len(plan)
+    assert {(loss.page_class, loss.per_group, loss.count) for loss in plan[0].losses} == {
+        (LossClass.CODED, True, 16),
+        (LossClass.TIER1, False, 1),
+    }
+    for i in plan:
+        assert i.gate is not None
+        assert (i.gate.point, i.gate.iteration, i.gate.rank) == (Point.HEADER, i.iteration, i.rank)
+        assert i.gate not in i.places
 
 
 def test_random_kills_have_distinct_iterations_before_the_last_and_park_nowhere() -> None:
