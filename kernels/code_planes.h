@@ -173,7 +173,6 @@ void inverse_groups(const BlockWork& work) {
   using Planes = typename V::Planes;
   using P = Phases<Layers>;
   constexpr int kRows = P::kRows, kNear = P::kNear, kFar = P::kFar;
-  alignas(kVectorBytes) Byte between[kFar > 0 ? kRows * kSumsStride : 1];
 #pragma GCC unroll 1
   for (int phase = 0; phase < P::kNearCount; ++phase) {
     const int start = phase << kNear;
@@ -192,7 +191,7 @@ void inverse_groups(const BlockWork& work) {
         if constexpr (kFar == 0) {
           add_to_sums<V>(work, start + k, offset, rows[k]);
         } else {
-          V::store(between + (start + k) * kSumsStride + offset, rows[k]);
+          V::store(work.between + (start + k) * kSumsStride + offset, rows[k]);
         }
       }
     }
@@ -204,7 +203,7 @@ void inverse_groups(const BlockWork& work) {
       for (size_t offset = 0; offset < work.bytes; offset += kGroupBytes) {
         Planes rows[1 << kFar];
 #pragma GCC unroll 4
-        for (int k = 0; k < 1 << kFar; ++k) rows[k] = V::load(between + (start + 4 * k) * kSumsStride + offset);
+        for (int k = 0; k < 1 << kFar; ++k) rows[k] = V::load(work.between + (start + 4 * k) * kSumsStride + offset);
         prefetch_sources<Layers, Minus>(work, P::kNearCount + start, offset);
         inverse_layers<V, kRows, kNear, kFar>(rows, start, work.factors);
 #pragma GCC unroll 4
@@ -225,8 +224,8 @@ void inverse_transform(const BlockWork& work) {
   Tail data, minus;
   data.load(work.data, 1 << Layers, whole, rest);
   minus.load(work.minus, 1 << Layers, whole, rest);
-  groups({data.strips, work.minus ? minus.strips : nullptr, nullptr, nullptr, work.factors, work.sums + whole, kGroupBytes,
-          work.first});
+  groups({data.strips, work.minus ? minus.strips : nullptr, nullptr, nullptr, work.factors, work.sums + whole, work.between,
+          kGroupBytes, work.first});
 }
 
 template <class V>

@@ -31,6 +31,7 @@ struct BlockWork {
   const Byte* const* minus_ahead;
   const Byte* factors;       // expanded twiddles, layer by layer
   Byte* sums;                // kSumsStride a row, in the row's own layout, whole groups
+  Byte* between;             // the same again: what lies between two passes
   size_t bytes;
   bool first;                // overwrite the sums
 };

@@ -38,6 +38,7 @@ const Byte* expanded(const CodeKernels& kernels, const uint32_t* factors, size_t
 
 Worker::Worker(const CodeKernels& kernels, size_t pages, Scratch& scratch)
     : sums(scratch.take<Byte>(kMaxRows * kSumsStride)),
+      between(scratch.take<Byte>(kMaxRows * kSumsStride)),
       workspace(scratch.take<Byte>(std::max(kernels.workspace_bytes, kStripBytes))),
       pointers(scratch.take<const Byte*>(std::max<size_t>(2 * pages + 1, 6 * kMaxRows))) {}
 
@@ -130,7 +131,8 @@ void Product::run_transform(const Sources& sources, const Strip& strip, const By
     const bool last = block + 1 == blocks_, more = !last || next_offset < strip.end;
     if (more) select(last ? 0 : block + 1, last ? next_offset : strip.offset, ahead);
     kernels_.inverse_transform[layers_]({data, minus_of(data), more ? ahead : nullptr, more ? minus_of(ahead) : nullptr,
-                                         factors_ + (block + 1) * block_factors, worker.sums, strip.bytes, block == 0});
+                                         factors_ + (block + 1) * block_factors, worker.sums, worker.between,
+                                         strip.bytes, block == 0});
     std::swap(data, ahead);
   }
   const Byte* base_of[kMaxRows] = {};

@@ -10,7 +10,7 @@ namespace leto {
 
 // Memory of one thread of a call.
 struct Worker {
-  Byte* sums;             // of the transform
+  Byte *sums, *between;   // of the transforms
   Byte* workspace;        // of multiply and xor_strips
   const Byte** pointers;  // strips that a kernel is called with
 
