@@ -13,9 +13,9 @@ from chaos.explore.steps import MARK_STATES, WRITE_STATES
 from leto.core.failpoints import Kernel
 from leto.core.geometry import CodedGeometry, GradientGeometry
 from leto.core.layout import UNDO, gradient_parity, parity_slot, tier1
-from leto.core.markers import Mark, Phase, Progress, StepDone, Word
+from leto.core.markers import STEPS_PER_CHUNK, Mark, Phase, Progress, StepDone, Word
 from leto.core.recovery import Action, Decision, Row
-from leto.core.update_plan import PARITY_SLOTS, Operation, OpKind, plan_update
+from leto.core.update_plan import PARITY_SLOTS, Operation, OpKind, Publish, plan_update
 
 KERNEL_OF = {
     OpKind.FETCH: Kernel.PARITY_FETCH,
@@ -94,7 +94,7 @@ class JobPlan:
                 yield Planned(_name(op), now)
             if op.publish is not None:
                 then = _published(now, op.publish.word, op.publish.mark)
-                yield Planned(_mark_name(op), now, then)
+                yield Planned(_mark_name(op.publish), now, then)
                 now = then
         complete = Progress(phase=Phase.COMPLETE, iteration=t)
         yield Planned(f"COMPLETE({t})", now, complete)
@@ -175,20 +175,12 @@ def _name(op: Operation) -> str:
     return f"{KERNEL_OF[op.kind].value} of group {op.group}{chunk}"
 
 
-_STEP_OF = {
-    OpKind.SAVE_UNDO: StepDone.UNDO_SAVED,
-    OpKind.UPDATE: StepDone.UPDATED,
-    OpKind.PARITY: StepDone.PARITY_UPDATED,
-    OpKind.COMMIT: StepDone.COMMITTED,
-}
-
-
-def _mark_name(op: Operation) -> str:
-    if op.kind is OpKind.FETCH:
-        return f"fetched {op.group + 1}"
-    if op.kind is OpKind.TIER2:
-        return f"written_back {op.group + 1}"
-    return f"{_STEP_OF[op.kind].name} of chunk {op.chunk}"
+def _mark_name(publish: Publish) -> str:
+    ordinal = publish.mark.ordinal
+    if publish.word is not Word.STEP:
+        return f"{publish.word.name.lower()} {ordinal}"
+    chunk = (ordinal - 1) // STEPS_PER_CHUNK
+    return f"{StepDone(ordinal - chunk * STEPS_PER_CHUNK).name} of chunk {chunk}"
 
 
 def _published(now: Progress, word: Word, mark: Mark) -> Progress:

@@ -82,7 +82,7 @@ class Invariants:
         return RankWatch(self, number)
 
     def at_failure(self) -> None:
-        """INV-1, and INV-P of every rank."""
+        """INV-1."""
         iterations = [account.iteration for account in self.accounts]
         if max(iterations) - min(iterations) > 1:
             raise Violated(f"INV-1: ranks are at iterations {iterations}")
@@ -157,5 +157,5 @@ class RankWatch:
             return f"{Phase(mark.ordinal).name}({mark.iteration})"
         if word is not Word.STEP:
             return f"{word.name.lower()} {mark.ordinal}"
-        done = StepDone((mark.ordinal - 1) % STEPS_PER_CHUNK + 1)
+        done = StepDone(mark.ordinal % STEPS_PER_CHUNK or STEPS_PER_CHUNK)
         return f"{done.name} of chunk {(mark.ordinal - done) // STEPS_PER_CHUNK}"

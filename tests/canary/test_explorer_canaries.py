@@ -30,7 +30,7 @@ from leto.update.repair import RepairExecutor
 from leto.update.updater import ChunkUpdater
 
 Patch = pytest.MonkeyPatch
-CASES = 1500
+CASES = 800
 
 
 def explored() -> Result:

@@ -11,6 +11,8 @@ from chaos.cli import app
 from chaos.explore.campaign import run_campaign
 from chaos.explore.cases import Case, Point, parse_case
 from chaos.explore.explorer import Explorer
+from chaos.explore.invariants import Violated
+from chaos.explore.job import Job
 from chaos.explore.products import Products
 from chaos.explore.reached import REQUIRED
 from chaos.explore.shapes import SHAPES
@@ -98,6 +100,15 @@ def test_the_decision_of_a_case_is_that_of_its_marks() -> None:
         (Point(ends[0], 0), Point(ends[1], 0)): Action.ENDED,
     }
     assert {points: explorer.decide(points).action for points in actions} == actions
+
+
+def test_ranks_more_than_one_iteration_apart_break_inv_1() -> None:
+    job = Job(SHAPES["narrow"])
+    job.invariants.accounts[0].iteration, job.invariants.accounts[1].iteration = 3, 2
+    job.invariants.at_failure()
+    job.invariants.accounts[1].iteration = 1
+    with pytest.raises(Violated, match=r"INV-1: ranks are at iterations \[3, 1\]"):
+        job.invariants.at_failure()
 
 
 def test_the_command_repeats_one_case() -> None:
