@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pytest
@@ -99,10 +100,10 @@ def written_back_marked_before_tier_2(patch: Patch) -> None:
 
     def moved(*arguments: Any) -> Iterator[dict[str, object]]:
         steps = list(remaining(*arguments))
-        for step, following in zip(steps, [*steps[1:], {}], strict=True):
+        for step, following in pairwise(steps):
             if step["kind"] is OpKind.WRITE_BACK:
                 step["publish"], following["publish"] = following["publish"], None
-            yield step
+        return iter(steps)
 
     patch.setattr(update_plan, "_remaining", moved)
 
