@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 
 from chaos.explore import reached
@@ -22,15 +23,24 @@ class Failed(Exception):
     """A case did not end as it must. The message says how."""
 
 
+@contextmanager
+def _failing(where: str = "") -> Iterator[None]:
+    """Whatever the judged code raises is a failure of the case; a case that cannot be is a person's mistake."""
+    try:
+        yield
+    except (Failed, ConfigError):
+        raise
+    except Exception as error:
+        raise Failed(f"{where}{type(error).__name__}: {error}") from error
+
+
 class Explorer:
     """Runs cases on one shape. Raises Failed when the job without crashes breaks an invariant."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        try:
+        with _failing("the job without crashes: "):
             self.tape: Tape = record(shape)
-        except Exception as error:
-            raise Failed(f"the job without crashes: {type(error).__name__}: {error}") from error
         self.job = Job(shape)
         rank = self.job.ranks[0]
         self.totals = Totals(JobPlan(rank.coded, rank.gradients, shape.iterations))
@@ -54,12 +64,8 @@ class Explorer:
 
     def run(self, case: Case) -> frozenset[str]:
         """One complete course of events; what it reached (``reached.REQUIRED``). Raises Failed."""
-        try:
+        with _failing():
             return frozenset(self._run(case))
-        except (Failed, ConfigError):
-            raise
-        except Exception as error:
-            raise Failed(f"{type(error).__name__}: {error}") from error
 
     def fails(self, case: Case) -> str | None:
         """How, or None when it ends as it must. A case that another one's point does not exist in does not fail."""
@@ -79,7 +85,8 @@ class Explorer:
         self.job.forget()
         for number, image in enumerate(images):
             self.job.restore(number, image)
-        return self.job.fail()
+        with _failing(f"{Case(points)}: "):
+            return self.job.fail()
 
     def losses(self, number: int, decision: Decision) -> Mapping[str, Loss]:
         """What the rank can lose where it stands. Ranks are alike, so what the account says is all that matters."""
@@ -97,7 +104,8 @@ class Explorer:
         for number, name in enumerate(losses):
             self.job.lose(number, self.losses(number, decision)[name].pages)
         drivers = [Names() for _ in range(RANKS)]
-        self.job.run(decision, drivers)
+        with _failing(f"{Case(points, losses)}: "):
+            self.job.run(decision, drivers)
         return tuple(tuple(driver.names) for driver in drivers)
 
     def _run(self, case: Case) -> set[str]:
