@@ -310,7 +310,7 @@ def _most(data: Any, name: Any) -> int | None:
         LossClass.PARITY.value: "tier1",
         LossClass.UNDO.value: "chunk_pages",
     }
-    most = _dig(data, "protection", keys.get(name, ""))
+    most = _dig(data, "protection", keys.get(name, "") if isinstance(name, str) else "")
     return most if isinstance(most, int) and not isinstance(most, bool) else None
 
 

@@ -97,8 +97,8 @@ def faults_fired(history: Sequence[Entry]) -> CheckResult:
     """Every planned injection was seen parked, recorded and killed exactly once, in this order.
 
     Parked means every place of it: the fault's own and those that it holds. A free-running kill parks nowhere, but its rank was
-    seen to have reached the planned logical time. One that waits for shadows passed its gate before. One that kills nobody was
-    let go, and its rank died of SIGBUS.
+    seen to have reached the planned logical time. One that waits for shadows passed its gate before, one that loses pages lost
+    some of every class, and one that kills nobody was let go, and its rank died of SIGBUS.
     """
     name = "faults-fired"
     planned = {e.fields["token"]: e.fields for e in history if e.name == "planned"}
@@ -124,6 +124,8 @@ def _fired_properly(history: Sequence[Entry], token: int, planned: Mapping[str, 
         return False
     if natural and not _died_of_sigbus(history, token, planned["rank"]):
         return False
+    if _lost_classes(history, token) != [loss["page_class"] for loss in planned.get("losses", ())]:
+        return False
     parked = next(e.fields for e in history if e.name == "parked" and e.fields["token"] == token)
     wanted = sorted([token, *(hold["token"] for hold in planned.get("holds", ()))])
     return sorted(place["token"] for place in parked["places"]) == wanted
@@ -132,6 +134,10 @@ def _fired_properly(history: Sequence[Entry], token: int, planned: Mapping[str, 
 def _steps_of(history: Sequence[Entry], token: int) -> list[str]:
     steps = ("gate-opened", "parked", "fired", *ENDINGS)
     return [e.name for e in history if e.name in steps and e.fields["token"] == token]
+
+
+def _lost_classes(history: Sequence[Entry], token: int) -> list[str]:
+    return [e.fields["page_class"] for e in history if e.name == "lose" and e.fields["token"] == token and e.fields["pages"]]
 
 
 def _died_of_sigbus(history: Sequence[Entry], token: int, rank: int) -> bool:

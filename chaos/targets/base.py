@@ -148,7 +148,7 @@ class RunningJob(Protocol):
         ...
 
     def resources(self) -> Resources:
-        """What the job's processes hold now."""
+        """What the job's processes hold now. Raises FaultNotInjected when they are gone."""
         ...
 
     def open_gate(self, injection: Injection) -> None:

@@ -261,16 +261,19 @@ class LetoJob:
         rank = injection.rank
         pages = [page for one in lost for page in one.pages]
         paths = (hand_over.manager_path(self._spec.output_dir, rank), hand_over.trainer_path(self._spec.output_dir, rank))
-        processes = [HandOver.read(path) for path in paths]
-        if processes[1].pid != self._trainers[rank][0]:
-            raise FaultNotInjected(f"{injection.label}: rank {rank} handed over its memory as process {processes[1].pid}")
         try:
+            processes = [HandOver.read(path) for path in paths]
+            if processes[1].pid != self._trainers[rank][0]:
+                raise FaultNotInjected(f"{injection.label}: rank {rank} handed over its memory as process {processes[1].pid}")
             poison(self._pools[rank], processes, pages)
         except OSError as error:
-            raise FaultNotInjected(f"{injection.label}: {error.strerror}") from None
+            raise FaultNotInjected(f"{injection.label}: {error}") from None
 
     def resources(self) -> Resources:
-        return resources_of(self._process.pid)
+        try:
+            return resources_of(self._process.pid)
+        except ProcessLookupError:
+            raise FaultNotInjected(f"the agent (pid {self._process.pid}) has ended") from None
 
     def open_gate(self, injection: Injection) -> None:
         self._armed.remove_gate(injection)

@@ -12,8 +12,14 @@ _SHM = Path("/dev/shm")
 
 
 def resources_of(pid: int) -> Resources:
-    """Of the process and everything below it. A process that ends meanwhile counts for nothing."""
-    root = psutil.Process(pid)
+    """Of the process and everything below it; one of them that ends meanwhile counts for nothing.
+
+    Raises ProcessLookupError when there is no such process.
+    """
+    try:
+        root = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        raise ProcessLookupError(f"no process {pid}") from None
     processes = descriptors = private = proportional = 0
     for process in (root, *root.children(recursive=True)):
         try:

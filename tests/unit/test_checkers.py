@@ -143,6 +143,19 @@ def test_a_fault_that_fired_before_a_held_rank_stood_did_not_fire_properly() -> 
     assert {fired(1), fired(2), fired(1, 3), fired(1, 2, 2)} == {Judgement.FALSE}
 
 
+def test_a_fault_that_lost_less_than_planned_did_not_fire_properly() -> None:
+    aim = {"token": 1, "fault_id": "kill", "occurrence": 1, "action": "kill", "iteration": 3, "rank": 0}
+    steps = [(name, {"token": 1, "places": [{"token": 1}]}) for name in ("parked", "fired", "killed")]
+    planned = ("planned", {**aim, "losses": [{"page_class": "coded"}, {"page_class": "tier1"}]})
+
+    def lost(**pages: int) -> Judgement:
+        lose = [("lose", {"token": 1, "page_class": name, "pages": [f"a:{k}" for k in range(n)]}) for name, n in pages.items()]
+        return checkers.faults_fired(history(planned, steps[0], *lose, *steps[1:])).judgement
+
+    assert lost(coded=2, tier1=1) is Judgement.TRUE
+    assert {lost(coded=2), lost(), lost(coded=2, tier1=0), lost(coded=2, tier1=1, undo=1)} == {Judgement.FALSE}
+
+
 def test_a_free_running_kill_before_its_time_did_not_fire_properly() -> None:
     aim = {"token": 1, "fault_id": "kill", "occurrence": 1, "action": "kill", "iteration": 3, "rank": 0, "moment": 50}
 

@@ -92,6 +92,7 @@ MISTAKES = [
     ("unknown-rule", 15, "expect.rules.finnish", "(did you mean finish?)"),
     ("lose-first", 13, "faults[0].do[0]", "begin with what ends the rank: abort-kernel, torn-copy, kill, natural, cycle"),
     ("lose-unknown-class", 14, "faults[0].do[1].lose-pages.class", "(did you mean coded?)"),
+    ("lose-class-is-list", 14, "faults[0].do[1].lose-pages.class", "['coded'] is unknown; known: coded, derived"),
     ("lose-records", 14, "faults[0].do[1].lose-pages.class", "'records' is unknown; known: coded, derived"),
     ("lose-without-count", 14, "faults[0].do[1].lose-pages.count", "add this key"),
     ("lose-none", 14, "faults[0].do[1].lose-pages.count", "greater than or equal to 1"),
