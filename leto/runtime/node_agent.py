@@ -180,6 +180,7 @@ class Job:
 
     def _localise(self, epoch: int) -> float:
         """Lost pages are found, marked and replaced before a trainer touches retained memory (R17). Returns the seconds."""
+        self._check_managers()
         started_s = time.monotonic()
         for rank, pool in enumerate(self._services.pools):
             found = pool.localise()

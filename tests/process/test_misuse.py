@@ -33,11 +33,11 @@ name: misused
 claim: One kill changes no bit; whoever misuses the command is told so and finds nothing left.
 seed: 42
 system: leto
-workload: {model: olmoe-tiny, parallel: {dp: 2, ep: 2}, precision: bf16, iterations: 6, data: shakespeare, seed: 42}
+workload: {model: olmoe-tiny, parallel: {dp: 2, ep: 2}, precision: bf16, iterations: 4, data: shakespeare, seed: 42}
 protection: {page: 64KiB, data_pages: 60, tier1: 16, tier2: 1, chunk_pages: 12}
 faults:
   - id: kill
-    when: {iteration: 3, phase: update}
+    when: {iteration: 2, phase: update}
     where: {rank: 1}
     do: [abort-kernel: {kernel: adam, progress: 0.5}]
 expect: {recoveries: 1, rule: finish, fallback: none, deadline_s: 30}
@@ -369,12 +369,12 @@ def test_a_fault_that_never_comes_up_is_invalid_and_never_a_pass(bench: Bench) -
     (bench.directory / "beyond.yaml").write_text(SCENARIO.replace("progress: 0.5", "progress: 0.5, group: 99"))
     ended = bench.run("beyond.yaml")
     assert ended.code == 4, ended.out
-    assert "verdict: invalid (4): faults-fired: 1 of 1 faults did not fire, first kill #1 (iteration 3 rank 1): " in ended.out
+    assert "verdict: invalid (4): faults-fired: 1 of 1 faults did not fire, first kill #1 (iteration 2 rank 1): " in ended.out
 
 
 def test_a_reference_that_differs_from_itself_is_unknown(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    ended = bench.run("misused.yaml", "--set", "workload.iterations=3", MISUSE="plain_worker=own weights")
+    ended = bench.run("misused.yaml", "--set", "workload.iterations=2", MISUSE="plain_worker=own weights")
     assert ended.code == 3, ended.out
     assert "verdict: unknown (3): the reference does not equal itself: iteration 1, rank 0, loss: " in ended.out
     assert not [e for e in journal(bench) if e["job"] == "run"]  # nothing can be judged, so nothing is run
