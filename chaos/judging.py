@@ -11,6 +11,7 @@ from chaos.verdict import Conclusion, conclude
 from verify import checkers
 from verify.checkers import CheckResult, Judgement
 from verify.compare import Comparison, compare_runs
+from verify.growth import nothing_grows
 from verify.history import Entry
 from verify.ledger import Ledger, LedgerError, read_ledgers
 from verify.losses import losses_repaired
@@ -89,7 +90,7 @@ def _judge_run(record: Recorded, comparison: Comparison | LedgerError) -> Sequen
         checkers.parity_equal(history, workload.to_core().world_size, workload.iterations, refusal=refusal),
     ]
     if any(fault.when.shadows for fault in scenario.faults):
-        results.append(checkers.recovered_by_shadows(history))
+        results += [checkers.recovered_by_shadows(history), nothing_grows(history)]
     if any(fault.losses for fault in scenario.faults):
         results.append(losses_repaired(history, refusal=refusal))
     return results

@@ -38,6 +38,7 @@ _WHEN_FALSE = {
     "deadline": Verdict.LIVENESS,
     "faults-fired": Verdict.INVALID,
     "control": Verdict.INVALID,
+    "growth": Verdict.RESIDUE,
     "residue": Verdict.RESIDUE,
 }
 

@@ -61,6 +61,7 @@ expect: {recoveries: 1, rules: {finish: 1}, deadline_s: 20}
 
 
 def bench_of(directory: Path, scenario: str) -> Bench:
+    directory.mkdir(exist_ok=True)
     return Bench(directory, parse_scenario(HEAD + scenario, "small.yaml"))
 
 

@@ -93,6 +93,14 @@ def test_losses_that_are_not_found_and_rebuilt_fail(tmp_path: Path, script: Scri
     assert (judged.conclusion.exit_code, judged.conclusion.reason) == (1, reason)
 
 
+def test_a_job_that_grows_with_every_recovery_leaves_residue(tmp_path: Path) -> None:
+    every = WAITING.replace("iteration: 3,", "every: 3,").replace("recoveries: 1", "recoveries: 3")
+    assert bench_of(tmp_path / "same", every).run().conclusion.exit_code == 0
+    judged = bench_of(tmp_path / "grows", every).run(run=Script(growth=1))
+    assert judged.conclusion.exit_code == 6
+    assert judged.conclusion.reason == "growth: 102 descriptors before waiting #2, 101 before waiting #1"
+
+
 def test_a_natural_death_is_nobodys_kill(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, NATURAL)
     judged = bench.run()

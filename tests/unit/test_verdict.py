@@ -14,6 +14,10 @@ CHECKS = {
     "deadline": Verdict.LIVENESS,
     "exact": Verdict.FAIL,
     "parity": Verdict.FAIL,
+    "shadows": Verdict.FAIL,
+    "losses": Verdict.FAIL,
+    "refused": Verdict.FAIL,
+    "growth": Verdict.RESIDUE,
     "residue": Verdict.RESIDUE,
 }
 ORDER = [Verdict.FAIL, Verdict.LIVENESS, Verdict.INVALID, Verdict.RESIDUE, Verdict.UNKNOWN]
@@ -28,7 +32,11 @@ def results(**changed: Judgement) -> list[CheckResult]:
 
 def test_pass_needs_all_of_them() -> None:
     conclusion = conclude(results())
-    assert (conclusion.verdict, conclusion.exit_code, conclusion.reason) == (Verdict.PASS, 0, "why exact")
+    assert (conclusion.verdict, conclusion.exit_code, conclusion.reason) == (
+        Verdict.PASS,
+        0,
+        "why exact; why losses; why refused",
+    )
 
 
 @pytest.mark.parametrize("name", CHECKS)
