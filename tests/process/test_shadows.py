@@ -60,7 +60,7 @@ def test_ready_shadows_take_over_and_the_next_ones_are_made(tmp_path: Path) -> N
             kill_trainer(job, rank)
             recovered = wait_for(job, "recovered", events)
             assert recovered.fields["level"] == "L3"
-            assert set(recovered.fields["phases"]) == {"fence_s", "promote_s", "attach_s", "finish_s"}
+            assert set(recovered.fields["phases"]) == {"fence_s", "localise_s", "promote_s", "attach_s", "finish_s"}
         wait_for(job, "iteration", events)
     finally:
         assert job.close().leaks == ()
