@@ -1,3 +1,31 @@
-from chaos.cli import main
+"""``leto-chaos``: the entry point, which can be stopped from its first moment on.
 
-main()
+Importing the command takes half a second, in which an interrupt raised as an exception can be swallowed by whoever imports;
+nothing has been started by then, so it ends the process at once. The command sets its own handlers afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+
+
+def leave_on_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(128 + number)
+
+
+def main() -> None:
+    leave_on_signals()
+    from chaos import cli
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

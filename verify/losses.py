@@ -18,6 +18,7 @@ class _Count:
     """What was lost, what of it is still to be found and rebuilt, and what that took of the parity."""
 
     pages: int = 0
+    unseen: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # by rank, no failure since they were lost
     lost: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # by rank, not rebuilt yet
     found: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # by rank, as localised last
     budgets: list[Mapping[str, Any]] = field(default_factory=list)
@@ -32,6 +33,7 @@ def losses_repaired(history: Sequence[Entry], *, refusal: bool = False) -> Check
         wrong = _follow(count, entry)
         if wrong:
             return CheckResult(name=_NAME, judgement=Judgement.FALSE, reason=wrong)
+    _due(count)
     open_ranks = [rank for rank, pages in count.lost.items() if pages]
     refused = refusal and outcome_in(history)[0] == REFUSED
     for rank in open_ranks:
@@ -54,7 +56,9 @@ def _follow(count: _Count, entry: Entry) -> str:
     f = entry.fields
     if entry.name == "lose":
         count.pages += len(f["pages"])
-        count.lost[f["rank"]] |= set(f["pages"])
+        count.unseen[f["rank"]] |= set(f["pages"])
+    elif entry.name == "failure":  # what was lost before it is this failure's, and no business of an earlier recovery's
+        _due(count)
     elif entry.name == "localised":
         count.found[f["rank"]] = set(f["pages"])
         return _difference(f["rank"], count.lost[f["rank"]], count.found[f["rank"]])
@@ -64,6 +68,12 @@ def _follow(count: _Count, entry: Entry) -> str:
         left = next((rank for rank, pages in count.lost.items() if pages), None)
         return "" if left is None else f"epoch {f['epoch']} recovered before {_state(count, left)}"
     return ""
+
+
+def _due(count: _Count) -> None:
+    for rank, pages in count.unseen.items():
+        count.lost[rank] |= pages
+    count.unseen.clear()
 
 
 def _difference(rank: int, lost: set[str], found: set[str]) -> str:

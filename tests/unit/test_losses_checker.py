@@ -109,3 +109,12 @@ def test_what_is_refused_must_have_been_found() -> None:
 def test_a_refusal_that_nobody_expected_leaves_losses_open() -> None:
     assert judged(lose("a:1"), *recovery(localised("a:1"), DECIDED), end=REFUSED).judgement is Judgement.UNKNOWN
     assert judged(lose("a:1"), *recovery(localised("a:1"), DECIDED), refusal=True).judgement is Judgement.UNKNOWN
+
+
+def test_a_recovery_that_is_told_after_the_next_loss_is_not_that_losss() -> None:
+    """A rank can park for the next fault before the bench has read that its recovery is over."""
+    first = (lose("a:1"), KILLED, FAILURE, FENCED, localised("a:1"), DECIDED, repaired(1))
+    second = (lose("a:2"), KILLED, RECOVERED, FAILURE, FENCED, localised("a:2"), DECIDED, repaired(1), RECOVERED)
+    assert judged(*first, *second).judgement is Judgement.TRUE
+    unrepaired = (lose("a:2"), KILLED, RECOVERED, FAILURE, FENCED, localised("a:2"), DECIDED, RECOVERED)
+    assert judged(*first, *unrepaired).judgement is Judgement.FALSE

@@ -8,16 +8,20 @@ beyond which no file can grow.
 
 from __future__ import annotations
 
-import os
-import resource
-import shutil
-import sys
-from collections import deque
-from pathlib import Path
+from chaos.__main__ import leave_on_signals
 
-import chaos.cli
-from chaos.targets.base import Outcome, OutcomeStatus, Residue, RunSpec
-from leto.core.events import Event
+leave_on_signals()  # as the command does, before anything else is imported
+
+import os  # noqa: E402
+import resource  # noqa: E402
+import shutil  # noqa: E402
+import sys  # noqa: E402
+from collections import deque  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import chaos.cli  # noqa: E402
+from chaos.targets.base import Outcome, OutcomeStatus, Residue, RunSpec  # noqa: E402
+from leto.core.events import Event  # noqa: E402
 
 LEDGERS = Path(sys.argv[1]).absolute()
 
