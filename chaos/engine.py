@@ -61,6 +61,7 @@ class _Watch:
     recovering_since_s: float | None = None
     parked_since_s: dict[int, float] = field(default_factory=dict)  # by token: some of its places are parked, not all
     last_fault: str = ""
+    last_iteration: int = 0  # of that fault
     shadows: str | None = None  # level of those that stand by
     opened: set[int] = field(default_factory=set)  # tokens of injections whose gate is passed
     released: Injection | None = None  # its rank goes on over lost pages, and must die of one
@@ -211,6 +212,8 @@ class Engine:
         if not watch.pending:
             return None
         due = watch.pending[0].iteration
+        if watch.recovering_since_s is not None and due > watch.last_iteration:
+            return None  # its rank may park before the end of the recovery is told; only one of the same iteration hits that
         for injection in [i for i in watch.pending if i.iteration == due]:
             if injection.moment is not None:
                 ending = self._fire_if_passed(watch, injection, injection.moment)
@@ -317,7 +320,8 @@ class Engine:
     def _ends(self, watch: _Watch, injection: Injection, how: str, **seen: str) -> None:
         self._say(watch.name, how, **_about(injection), **seen)
         watch.pending.remove(injection)
-        watch.recovering_since_s, watch.last_fault = self._clock(), injection.label
+        watch.recovering_since_s = self._clock()
+        watch.last_fault, watch.last_iteration = injection.label, injection.iteration
 
     def _overdue(self, watch: _Watch) -> Ending | None:
         now, limits, deadline_s = self._clock(), self._limits, self._scenario.expect.deadline_s

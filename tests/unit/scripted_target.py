@@ -40,6 +40,7 @@ class Script:
     skip_record: int = NEVER  # this iteration is never recorded on rank 0
     parks: bool = True
     never_parks: int = -1  # this rank never comes to its place
+    parks_early: bool = False  # for the next fault, before the end of the recovery is told
     nested: bool = False  # of two faults in one iteration the second hits the recovery from the first
     overshoot: int = 0  # how far past its moment a free-running rank is when it is seen
     hang_at: int = NEVER
@@ -212,6 +213,10 @@ class ScriptedJob:
         if faults and not self._script.refuse_after_fault:
             if self._lost and self._script.repairs:
                 yield self._repaired(faults[-1].rank)
+            if self._script.parks_early:
+                self._parked = [place for i in self._armed[:1] for place in i.places]
+                yield from (None, None, None)
+                self._parked = []
             yield Event("recovered", {"epoch": self._epoch, "seconds": 0.5, "action": rule, **self._taken_over()})
             yield from self._audit(t)
             if self._script.shadows:

@@ -105,6 +105,13 @@ def test_a_fault_can_hit_the_recovery_from_another(tmp_path: Path) -> None:
     assert names == ["killed", "decided", "killed", "decided", "recovered"]
 
 
+def test_a_fault_of_a_later_iteration_waits_until_the_recovery_before_it_is_told(tmp_path: Path) -> None:
+    bench = bench_of(tmp_path, HELD.replace("iteration: 3", "every: 3").replace("recoveries: 1", "recoveries: 3"))
+    assert bench.run(run=Script(parks_early=True)).conclusion.exit_code == 0
+    names = [e.name for e in bench.journal.of_job(RUN) if e.name in ("killed", "recovered")]
+    assert names == ["killed", "recovered"] * 3
+
+
 def test_a_hold_that_never_comes_in_a_recovery_is_the_benchs_fault_not_the_systems(tmp_path: Path) -> None:
     """The bench itself holds the recovery up, beyond its deadline."""
     bench = bench_of(tmp_path, NESTED)
