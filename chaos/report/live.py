@@ -51,6 +51,10 @@ class Status:
             self.recoveries += 1
             self.recovery, self._since_s = f"{f['action']} by {f['level']} in {1000 * f['seconds']:.0f} ms", None
             self.shadows = "being made"
+        elif entry.name == "outcome" and self._since_s is not None:
+            self.recovery, self._since_s = f["status"], None
+        if entry.name == "fenced":
+            self.shadows = ""  # they take over, or go with the rest
         self._follow_fault(entry)
 
     def _follow_fault(self, entry: Entry) -> None:

@@ -40,4 +40,7 @@ def test_a_run_from_its_start_over_a_fault_to_the_next_shadows() -> None:
     assert follow(status, ("resumed", {}))["recovery 0"] == "finish 0.00 s"
     view = follow(status, ("recovered", {"action": "finish", "level": "L3", "seconds": 0.103}))
     assert (view["recovery 1"], view["shadows"], view["epoch"]) == ("finish by L3 in 103 ms", "being made", "2")
+    follow(status, ("killed", ABOUT), ("failure", {}), ("fenced", {}))
+    view = follow(status, ("outcome", {"status": "refused", "reason": "17 of 60"}))
+    assert (view["recovery 1"], view["shadows"]) == ("refused", "")
     assert follow(status, ("shadow-ended", {}))["shadows"] == "lost, made again after a pause"
