@@ -75,7 +75,7 @@ class Invariants:
         self._ranks = ranks
         self.accounts = [Account() for _ in ranks]
         protection = ranks[0].coded.protection
-        self._shape = CodeShape(page_bytes=protection.page_bytes, tier1_pages=protection.tier1_pages)
+        self._shape = CodeShape.of(protection)
         self._scratch = ScratchPages(protection.tier1_pages, protection.page_bytes)
 
     def watch(self, number: int) -> RankWatch:

@@ -7,10 +7,8 @@ Writes its ledger and reports events as JSON lines on the descriptor the configu
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,10 +17,9 @@ from typing import Any
 from leto.core.config import Workload
 from leto.core.errors import LetoError
 from leto.core.events import Event
+from leto.device.linux import die_with_parent
 from leto.megatron.preload import preload
 from verify.ledger import LedgerWriter, digest, ledger_path, live_digests
-
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +46,12 @@ class PlainConfig:
 
 def main(config_path: str, rank: int) -> None:
     config = PlainConfig.load(Path(config_path))
-    _die_with_parent(config.parent_pid)
+    die_with_parent(config.parent_pid)
     try:
         preload()
     except LetoError as error:  # of this machine or its settings: a line says all
         sys.exit(str(error))
     _train(config, rank)
-
-
-def _die_with_parent(parent_pid: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent_pid:  # it died before the call above
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _train(config: PlainConfig, rank: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from leto.core.failpoints import Park
+from leto.core.geometry import Protection
 
 if TYPE_CHECKING:  # state managers import this module and never look at contents
     import numpy as np
@@ -93,6 +94,10 @@ class CodeShape:
 
     page_bytes: int
     tier1_pages: int
+
+    @staticmethod
+    def of(protection: Protection) -> CodeShape:
+        return CodeShape(page_bytes=protection.page_bytes, tier1_pages=protection.tier1_pages)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,19 +55,14 @@ def buffer_allocations(ddp: Any, page_bytes: int) -> tuple[Allocation, ...]:
     return tuple(allocations)
 
 
-def bind_buffers(ddp: Any, place: Place, *, initial: bool) -> None:
-    """Parameters and gradients become views of the pool; call it between DDP and optimizer.
+def bind_buffers(ddp: Any, place: Place) -> None:
+    """Parameters and gradients become views of reserved memory, which receives the model's values; between DDP and optimizer.
 
-    ``initial`` copies the model's values in. Otherwise the retained memory may hold anything at all: it is zeroed, padding
-    included, because casting and gathering the masters fills all of it but the padding (U22, U31). Gradients are left as
-    they are: finishing an update reads them.
+    What a takeover maps beneath them is the retained state (leto.runtime.built).
     """
     for name, buffer in _named_buffers(ddp):
         parameters = _view(place(_derived(name)), buffer.param_data)
-        if initial:
-            parameters.copy_(buffer.param_data)
-        else:
-            parameters.zero_()
+        parameters.copy_(buffer.param_data)
         _rebind(buffer, parameters, _view(place(_gradients(name)), buffer.grad_data))
 
 
@@ -99,8 +94,8 @@ def coded_segments(session: TrainingSession) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def bind_optimizer(session: TrainingSession, place: Place, *, initial: bool) -> None:
-    """Masters and moments become views of the coded arrays. ``initial`` copies the session's values in, else retained ones win.
+def bind_optimizer(session: TrainingSession, place: Place) -> None:
+    """Masters and moments become views of the coded arrays, which receive the session's values.
 
     From here on no master shares memory with a parameter, whatever the precision (U31). The arrays' padding is not touched:
     the pool hands it out zeroed and no chunk changes it.
@@ -111,8 +106,7 @@ def bind_optimizer(session: TrainingSession, place: Place, *, initial: bool) -> 
         for name, array in arrays.items():
             tensor = shard.master if name == "master" else moments[name]
             retained = array[segment.first : segment.stop].view(tensor.shape)
-            if initial:
-                retained.copy_(tensor.detach())  # the master of an fp32 parameter is a view that autograd follows
+            retained.copy_(tensor.detach())  # the master of an fp32 parameter is a view that autograd follows
             tensor.data = retained
 
 

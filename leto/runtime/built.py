@@ -17,7 +17,6 @@ from leto.core.config import JobConfig
 from leto.core.errors import ConfigError
 from leto.core.geometry import CodedGeometry, GradientGeometry
 from leto.core.layout import PageClass, updater_allocations
-from leto.device.base import CodeShape
 from leto.device.host_kernels import HostKernels
 from leto.megatron import retained
 from leto.megatron.training import TrainingSession, join_process_groups
@@ -43,11 +42,6 @@ class Built:
     gradients: GradientGeometry
     kernels: HostKernels
     adam: ChunkAdam
-
-    @property
-    def shape(self) -> CodeShape:
-        p = self.coded.protection
-        return CodeShape(page_bytes=p.page_bytes, tier1_pages=p.tier1_pages)
 
     def warm_up(self) -> None:
         """One iteration on scratch memory, so that the first one after a takeover pays for nothing lazy; then the scratch is
@@ -85,13 +79,13 @@ def build(config: JobConfig, rank: int, *, store_port: int, store_listen_fd: int
 
     def bind(ddp: Any) -> None:
         regions.reserve(retained.buffer_allocations(ddp, config.protection.page_bytes))
-        retained.bind_buffers(ddp, regions.bytes, initial=True)
+        retained.bind_buffers(ddp, regions.bytes)
 
     session = TrainingSession(config.workload, rank=rank, bind_buffers=bind)
     coded = CodedGeometry(protection=config.protection, segments=retained.coded_segments(session))
     gradients = retained.gradient_geometry(session, config.protection)
     regions.reserve(updater_allocations(coded, gradients, RECORD_SLOT_BYTES))
-    retained.bind_optimizer(session, regions.bytes, initial=True)
+    retained.bind_optimizer(session, regions.bytes)
     kernels = host_kernels()
     adam, _ = select_adam(kernels)
     return Built(

@@ -49,8 +49,7 @@ class UpdateParts:
 
     @property
     def shape(self) -> CodeShape:
-        p = self.coded.protection
-        return CodeShape(page_bytes=p.page_bytes, tier1_pages=p.tier1_pages)
+        return CodeShape.of(self.coded.protection)
 
     def rows(self, allocation: str) -> list[int]:
         """Addresses of the parity rows of an allocation."""

@@ -40,9 +40,7 @@ def rebuild(
         progress=progress,
         lost=lost,
     )
-    p = coded.protection
-    shape = CodeShape(page_bytes=p.page_bytes, tier1_pages=p.tier1_pages)
-    RepairExecutor(retained, kernels, shape).run(plan.operations)
+    RepairExecutor(retained, kernels, CodeShape.of(coded.protection)).run(plan.operations)
     acknowledge()
     return plan
 

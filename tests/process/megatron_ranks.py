@@ -114,18 +114,18 @@ class Memory:
         return self.blocks[name]
 
 
-def attach(workload: Workload, rank: int, memory: Memory, *, initial: bool) -> tuple[TrainingSession, CodedGeometry]:
+def attach(workload: Workload, rank: int, memory: Memory) -> tuple[TrainingSession, CodedGeometry]:
     def bind(ddp: Any) -> None:
         for allocation in retained.buffer_allocations(ddp, PROTECTION.page_bytes):
             memory.allocate(allocation.name, allocation.byte_count)
-        retained.bind_buffers(ddp, memory.place, initial=initial)
+        retained.bind_buffers(ddp, memory.place)
 
     session = TrainingSession(workload, rank=rank, bind_buffers=bind)
     geometry = CodedGeometry(protection=PROTECTION, segments=retained.coded_segments(session))
     gradients = retained.gradient_geometry(session, PROTECTION)
     for allocation in updater_allocations(geometry, gradients, RECORD_SLOT_BYTES):
         memory.allocate(allocation.name, allocation.byte_count)
-    retained.bind_optimizer(session, memory.place, initial=initial)
+    retained.bind_optimizer(session, memory.place)
     return session, geometry
 
 
@@ -200,15 +200,16 @@ def gradient_bytes(memory: Memory) -> str:
 def chunked(workload: Workload, rank: int) -> dict[str, Any]:
     expected = plain(TrainingSession(workload, rank=rank), range(1, 6))
     memory = Memory()
-    session, geometry = attach(workload, rank, memory, initial=True)
+    session, geometry = attach(workload, rank, memory)
     runs = [in_chunks(session, geometry, memory, iteration) for iteration in range(1, 4)]
     post = decode_post(encode_record(runs[-1][1], RECORD_SLOT_BYTES), 3)
-    # A new session over the same memory, as after a takeover; what derives from the masters is lost.
-    for name, block in memory.blocks.items():
-        if name.startswith("derived/"):
-            block.fill(GARBAGE)
+    # A new session is built over the same addresses, then what was retained is there again, as after a takeover; what derives
+    # from the masters is lost.
+    held = {name: block.copy() for name, block in memory.blocks.items() if not name.startswith("derived/")}
     del session
-    taken_over, same = attach(workload, rank, memory, initial=False)
+    taken_over, same = attach(workload, rank, memory)
+    for name, block in memory.blocks.items():
+        block[:] = held.get(name, GARBAGE)
     taken_over.cast_derived()
     taken_over.gather_derived()
     taken_over.restore_live(post.next_live)
