@@ -33,6 +33,7 @@ def recovery_figure(recoveries: Sequence[RecoveryRow]) -> str:
         figure.add_trace(go.Bar(y=names, x=milliseconds, name=phase, orientation="h"))
     height = 120 + 26 * len(recoveries)
     figure.update_layout(barmode="stack", xaxis_title="ms since the rank ended", height=height, margin=_LABEL_ROOM)
+    figure.update_layout(legend={"traceorder": "normal"})  # as the bars are read
     figure.update_yaxes(autorange="reversed")
     return _fragment(figure)
 
