@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from benchmarks.results import save
 from chaos.faults.userfaultfd import Userfaultfd
 from leto.core.layout import Allocation, Domain, PageClass
-from leto.device.host import HostMapping
+from leto.device.host import HostArena, HostMapping
 from leto.memory.retained_state import RetainedState
 
 ROUNDS = 7
@@ -34,7 +33,7 @@ def measure(domain: Domain, page_bytes: int, lost: int) -> float:
     seconds = []
     for seed in range(ROUNDS):
         for page in random.Random(seed).sample(range(BYTES // page_bytes), lost):
-            _poison(uffd, arena.address + page * page_bytes, page_bytes, partial(arena.discard, page * page_bytes, page_bytes))
+            lose_page(uffd, arena, page * page_bytes, page_bytes)
         started_s = time.perf_counter()
         state.localise()
         seconds.append(time.perf_counter() - started_s)
@@ -44,7 +43,9 @@ def measure(domain: Domain, page_bytes: int, lost: int) -> float:
     return statistics.median(seconds)
 
 
-def _poison(uffd: Userfaultfd, address: int, byte_count: int, clear: Callable[[], None]) -> None:
+def lose_page(uffd: Userfaultfd, arena: HostArena, offset: int, byte_count: int) -> None:
+    """The bytes are gone, and touching the state manager's own mapping of them is a SIGBUS."""
+    address, clear = arena.address + offset, partial(arena.discard, offset, byte_count)
     uffd.register(address, byte_count)
     clear()
     uffd.poison(address, byte_count, clear)
