@@ -97,8 +97,7 @@ def live_digests(live: LiveState) -> dict[str, str]:
 
 
 def _digest_json(value: Any) -> str:
-    plain = asdict(value) if hasattr(value, "__dataclass_fields__") else value
-    return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True).encode())
+    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, default=asdict).encode())
 
 
 class LedgerWriter:

@@ -129,6 +129,7 @@ class Trainer:
             coded=rank.coded,
             gradients=rank.gradients,
             classes=rank.classes,
+            records=self._runner.records,
             decision=self._decision,
             progress=self._runner.marks.progress(),
             lost=rank.lost,

@@ -26,7 +26,7 @@ from leto.core.errors import ProtocolViolation
 RECORD_SLOTS = 2
 _PREFIX = struct.Struct("<4sIIII")
 _MAGIC = b"LETO"
-_VERSION = 2
+_VERSION = 3
 
 
 def bytes_to_text(raw: bytes) -> str:
@@ -47,6 +47,15 @@ class TensorImage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossScale:
+    """Megatron's dynamic loss scaler of one optimizer (U25, U28). It moves with every step, a skipped one too."""
+
+    scale: str  # float.hex
+    growth_tracker: int  # steps since the scale moved or a gradient overflowed
+    hysteresis_tracker: int  # overflows left before the scale goes down
+
+
+@dataclass(frozen=True, kw_only=True)
 class LiveState:
     """Everything the next iteration depends on that is not coded memory (U27, U28, U30)."""
 
@@ -56,7 +65,7 @@ class LiveState:
     scheduler_steps: int
     applied_steps: int  # updates applied; a skipped step does not count (U29)
     learning_rates: tuple[tuple[tuple[float, float], ...], ...]  # [optimizer][param_group] -> (lr, weight_decay)
-    loss_scales: tuple[str, ...]  # float.hex per optimizer, "" without a scaler
+    loss_scales: tuple[LossScale, ...] = ()  # by optimizer, empty without a scaler
     mutable: Mapping[str, TensorImage] = field(default_factory=dict)  # enrolled compute-mutable state, by name
 
 
@@ -173,6 +182,6 @@ def _live(raw: dict[str, Any]) -> LiveState:
         raw,
         mutable=mutable,
         learning_rates=_rates(raw["learning_rates"]),
-        loss_scales=tuple(raw["loss_scales"]),
+        loss_scales=tuple(LossScale(**scale) for scale in raw["loss_scales"]),
     )
     return LiveState(**fields)

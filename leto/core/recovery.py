@@ -17,7 +17,7 @@ Where does one rank resume? (``resume_row``; the crash-point table of docs/proto
     step = UNDO_SAVED of j           RESTORE_AND_REDO    C_j unknown: C_j <- U, then 9 to 11
     step = UPDATED, PARITY_UPDATED   RESTORE_AND_REDO    the same one path; Q' does not speak
     all of i committed               REDO_WRITE_BACK     H_i, T_i may be torn; Q_i speaks until written back
-    written_back = all groups        MARK_COMPLETE       only the COMPLETE mark is missing
+    written_back = all groups        MARK_COMPLETE       only the COMPLETE mark is missing; so in a skipped step (U25)
     COMPLETE(t), HEADER(t+1) absent  KEEP_BUILD_HEADER   M_t+1 stands; HEADER(t+1) comes from POST(t)
     HEADER(t+1) present              KEEP_RELOAD_HEADER  reload it
 """
@@ -119,8 +119,8 @@ def crash_loop(failures_without_progress: int) -> str | None:
     return f"{failures_without_progress} failures without a completed iteration: a crash loop, not a fault to ride out"
 
 
-def resume_row(geometry: CodedGeometry, decision: Decision, progress: Progress) -> tuple[Row, str]:
-    """The rank's row of the crash-point table with its reason."""
+def resume_row(geometry: CodedGeometry, decision: Decision, progress: Progress, *, skipped: bool = False) -> tuple[Row, str]:
+    """The rank's row of the crash-point table with its reason. ``skipped`` is what POST says of the decision's update."""
     if decision.action is Action.COLD:
         return Row.START_COLD, "no promise was made: build the state from the seed"
     target = decision.target
@@ -133,6 +133,8 @@ def resume_row(geometry: CodedGeometry, decision: Decision, progress: Progress) 
         )
     if progress.phase < Phase.BEGIN:
         return Row.RUN_WHOLE_UPDATE, f"{progress.describe()}: somebody began, its values are in POST({target})"
+    if skipped:
+        return Row.MARK_COMPLETE, f"the step of {target} is skipped: there is nothing to update"
     return _row_inside_update(geometry, progress)
 
 

@@ -129,17 +129,19 @@ def plan_repair(
     target: int,
     progress: Progress,
     lost: AbstractSet[Page],
+    skipped: bool = False,
 ) -> RepairPlan:
     """How this rank gets back what ``action`` at iteration ``target`` needs of its ``lost`` pages.
 
-    ``classes`` gives the class of every allocation of the rank. Raises Unrecoverable, before anything is written, when a code
-    word lost more than its parity solves (``17 of 60 pages of group 3 are lost, 16 solvable``), or a record is lost.
+    A ``skipped`` step updates nothing: it needs no gradients, and both tiers hold (U25). ``classes`` gives the class of every
+    allocation of the rank. Raises Unrecoverable, before anything is written, when a code word lost more than its parity
+    solves (``17 of 60 pages of group 3 are lost, 16 solvable``), or a record is lost.
     """
     if action is Action.COLD:
         return RepairPlan(operations=(), budgets=(), left=_left(lost, "a cold start builds everything from the seed"))
-    _check_records(classes, lost)
+    refuse_lost_records(classes, lost)
     planner = _Planner(coded, lost)
-    updating = action is Action.FINISH and progress.iteration == target and progress.phase < Phase.COMPLETE
+    updating = action is Action.FINISH and progress.iteration == target and progress.phase < Phase.COMPLETE and not skipped
     for group in range(coded.group_count):
         planner.coded_group(group, _standing(coded, group, progress) if updating else _at_rest(group))
     if updating:
@@ -269,7 +271,8 @@ def _beyond(budget: Budget) -> str:
     return f"{budget.lost_pages} of {budget.pages} pages of {budget.code_word} are lost, {solvable} solvable{rows}"
 
 
-def _check_records(classes: Mapping[str, PageClass], lost: AbstractSet[Page]) -> None:
+def refuse_lost_records(classes: Mapping[str, PageClass], lost: AbstractSet[Page]) -> None:
+    """Raises Unrecoverable. Whoever reads a record of a rank that lost pages asks here first."""
     for page in sorted(lost):
         if classes[page.allocation] is PageClass.RECORDS:
             raise Unrecoverable(f"page {page.page_index} of {page.allocation} is lost: records have no parity")

@@ -10,8 +10,8 @@ from leto.core.config import Workload
 from leto.megatron import mcore
 from leto.megatron.models import ModelSpec, MoeSpec
 
-_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-"""Of parameters and activations; gradients are reduced, and masters and moments kept, in fp32 either way."""
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+"""Of parameters and activations; gradients are reduced, and masters and moments kept, in fp32 whatever it is."""
 
 
 def transformer_config(spec: ModelSpec, workload: Workload) -> Any:
@@ -32,6 +32,7 @@ def transformer_config(spec: ModelSpec, workload: Workload) -> Any:
         attention_softmax_in_fp32=True,
         init_method_std=spec.init_std,
         bf16=dtype is torch.bfloat16,
+        fp16=dtype is torch.float16,
         params_dtype=dtype,
         pipeline_dtype=dtype,
         deterministic_mode=True,
@@ -87,9 +88,11 @@ def gpt_model(spec: ModelSpec, config: Any) -> Any:
 def data_parallel(config: Any, model: Any) -> Any:
     """DistributedDataParallel with all parameters and gradients in flat buffers, one set dense and one set expert."""
     ddp_config = mcore.DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=True, check_for_nan_in_grad=True
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=True,
+        check_for_nan_in_grad=not config.fp16,  # there an overflow skips the step and is no mistake
     )
-    module = mcore.Float16Module(config, model) if config.bf16 else model
+    module = mcore.Float16Module(config, model) if config.bf16 or config.fp16 else model
     return mcore.DistributedDataParallel(config=config, ddp_config=ddp_config, module=module)
 
 
@@ -104,13 +107,15 @@ def optimizer(spec: ModelSpec, workload: Workload, ddp: Any) -> Any:
         adam_beta1=spec.adam_betas[0],
         adam_beta2=spec.adam_betas[1],
         bf16=dtype is torch.bfloat16,
+        fp16=dtype is torch.float16,
+        initial_loss_scale=spec.loss_scaling.initial,
+        loss_scale_window=spec.loss_scaling.growth_interval,
+        hysteresis=spec.loss_scaling.hysteresis,
         params_dtype=dtype,
         clip_grad=spec.clip,
         use_distributed_optimizer=True,
     )
-    chained = mcore.get_megatron_optimizer(config, [ddp], use_gloo_process_groups=False)
-    assert not any(one.grad_scaler for one in chained.chained_optimizers), "only fp16 trains with a loss scaler"
-    return chained
+    return mcore.get_megatron_optimizer(config, [ddp], use_gloo_process_groups=False)
 
 
 def scheduler(spec: ModelSpec, workload: Workload, chained: Any) -> Any:

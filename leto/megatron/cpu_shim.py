@@ -155,6 +155,7 @@ def _replace_torch_cuda() -> None:
     cuda.current_device = lambda: cpu
     cuda.current_stream = cuda.default_stream = cuda.stream = lambda *_, **__: null
     cuda.Stream = cuda.Event = _Null
+    torch.Tensor.cuda = lambda tensor, device=None: tensor  # it is on the current device
 
     def seed_default(seed: int) -> None:
         torch.default_generator.manual_seed(seed)

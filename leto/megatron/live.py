@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from leto.core.errors import ProtocolViolation
-from leto.core.records import TensorImage, bytes_to_text, text_to_bytes
+from leto.core.records import LossScale, TensorImage, bytes_to_text, text_to_bytes
 from leto.megatron.mcore import get_moe_layer_wise_logging_tracker, tensor_parallel
 
 _TRACKER = "tracker/"
@@ -58,6 +58,27 @@ def restore_generators(states: Mapping[str, str]) -> None:
     torch.set_rng_state(_uint8_tensor(states["torch"]))
     trackers = {name.removeprefix(_TRACKER): text for name, text in states.items() if name.startswith(_TRACKER)}
     tensor_parallel.get_cuda_rng_tracker().set_states({name: _uint8_tensor(text) for name, text in trackers.items()})
+
+
+def capture_loss_scales(chained: Any) -> tuple[LossScale, ...]:
+    """Of each chained optimizer, in order; they have one only in fp16."""
+    states = [one.grad_scaler.state_dict() for one in chained.chained_optimizers if one.grad_scaler]
+    return tuple(
+        LossScale(
+            scale=float(state["scale"].item()).hex(),
+            growth_tracker=state["growth_tracker"],
+            hysteresis_tracker=state["hysteresis_tracker"],
+        )
+        for state in states
+    )
+
+
+def restore_loss_scales(scales: Sequence[LossScale], chained: Any) -> None:
+    scalers = [one.grad_scaler for one in chained.chained_optimizers if one.grad_scaler]
+    for scaler, state in zip(scalers, scales, strict=True):
+        scale = torch.tensor([float.fromhex(state.scale)], dtype=torch.float32)
+        trackers = {"growth_tracker": state.growth_tracker, "hysteresis_tracker": state.hysteresis_tracker}
+        scaler.load_state_dict({"scale": scale, **trackers})
 
 
 def capture_mutable(buffers: Mapping[str, torch.Tensor]) -> dict[str, TensorImage]:

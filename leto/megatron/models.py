@@ -21,6 +21,15 @@ class MoeSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossScaling:
+    """Megatron's dynamic loss scaler, with which fp16 is trained: halved by overflows, doubled after steps without one."""
+
+    initial: float
+    growth_interval: int  # steps without an overflow
+    hysteresis: int  # overflows until the scale is halved; later ones halve it too, until it has grown again
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """A model and its recipe. Sizes in elements, batch sizes in samples, ``global_batch`` over all ranks.
 
@@ -48,6 +57,7 @@ class ModelSpec:
     adam_betas: tuple[float, float]
     clip: float
     warmup_fraction: float
+    loss_scaling: LossScaling
 
     def micro_batches(self, data_parallel: int) -> int:
         """Micro-batches of one rank in one iteration."""
@@ -81,6 +91,7 @@ _OLMOE_TINY = ModelSpec(
     adam_betas=(0.9, 0.95),
     clip=0.01,
     warmup_fraction=0.1,
+    loss_scaling=LossScaling(initial=2.0**20, growth_interval=4, hysteresis=2),
 )
 
 # A scale model of the small dense models of Qwen3 (paper A.1): RMSNorm, SwiGLU, query and key norms, key and value heads
@@ -100,7 +111,7 @@ _QWEN_TINY = replace(
 
 MODELS = {spec.name: spec for spec in (_OLMOE_TINY, _QWEN_TINY)}
 DATA_SETS = ("shakespeare",)
-PRECISIONS = ("bf16", "fp32")
+PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 def model_spec(workload: Workload) -> ModelSpec:

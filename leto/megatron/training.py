@@ -226,7 +226,7 @@ class TrainingSession:
             scheduler_steps=self.scheduler.num_steps,
             applied_steps=self.applied_steps,
             learning_rates=self.learning_rates(),
-            loss_scales=("",) * len(self.optimizer.chained_optimizers),
+            loss_scales=live.capture_loss_scales(self.optimizer),
             mutable=live.capture_mutable(dict(self.model.named_buffers())),
         )
 
@@ -239,6 +239,7 @@ class TrainingSession:
         if self.learning_rates() != state.learning_rates:
             raise ProtocolViolation(f"the schedule at {state.scheduler_steps} does not give the recorded learning rates")
         self.set_applied_steps(state.applied_steps)
+        live.restore_loss_scales(state.loss_scales, self.optimizer)
         live.restore_mutable(state.mutable, dict(self.model.named_buffers()))
         live.restore_generators(state.generators)  # last: nothing above may draw from them
 

@@ -34,13 +34,15 @@ def resume(
 
     Raises ProtocolViolation when records or the ranks' values contradict the decision.
     """
-    row, reason = resume_row(geometry, decision, runner.marks.progress())
+    target = decision.target
+    post = runner.records.read_post(target) if decision.action is Action.FINISH else None
+    skipped = post is not None and post.values.skipped
+    row, reason = resume_row(geometry, decision, runner.marks.progress(), skipped=skipped)
     on_row(row, reason)
     if decision.action is Action.COLD:
         return _start(runner, geometry, context)
-    target = decision.target
-    if decision.action is Action.FINISH:
-        _finish_update(runner, target, row, agree)
+    if post is not None:
+        _finish_update(runner, post, row, agree)
     if row is Row.KEEP_RELOAD_HEADER:
         _reload(runner, geometry, runner.records.read_header(target + 1))
     else:
@@ -65,14 +67,13 @@ def _start(runner: IterationRunner, geometry: CodedGeometry, context: TrainerCon
     return 1
 
 
-def _finish_update(runner: IterationRunner, target: int, row: Row, agree: Agree) -> None:
+def _finish_update(runner: IterationRunner, post: Post, row: Row, agree: Agree) -> None:
     """FINISH t: this rank's update of t completes; ranks that have completed it keep it."""
-    post = runner.records.read_post(target)
     _check_agreement(post, agree)
     if row in (Row.KEEP_BUILD_HEADER, Row.KEEP_RELOAD_HEADER):
         return
     if row is Row.RUN_WHOLE_UPDATE:
-        runner.begin(target)
+        runner.begin(post.iteration)
     runner.update(post)
 
 

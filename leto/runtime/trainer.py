@@ -101,6 +101,7 @@ class Trainer:
             coded=built.coded,
             gradients=built.gradients,
             classes={a.name: a.page_class for a in built.regions.allocations},
+            records=self._runner.records,
             decision=self._decision,
             progress=self._runner.marks.progress(),
             lost=set(lost),

@@ -8,10 +8,20 @@ from collections.abc import Set as AbstractSet
 from leto.core.geometry import CodedGeometry, GradientGeometry, Page
 from leto.core.layout import PageClass
 from leto.core.markers import Progress
-from leto.core.recovery import Decision
-from leto.core.repair import CopyPages, EncodeRows, Reconstruct, RepairOperation, RepairPlan, XorPages, plan_repair
+from leto.core.recovery import Action, Decision
+from leto.core.repair import (
+    CopyPages,
+    EncodeRows,
+    Reconstruct,
+    RepairOperation,
+    RepairPlan,
+    XorPages,
+    plan_repair,
+    refuse_lost_records,
+)
 from leto.device.base import CodeShape, Kernels
 from leto.update.executor import RetainedAddresses
+from leto.update.record_slots import RecordSlots
 from leto.update.scratch import ScratchPages
 
 
@@ -22,6 +32,7 @@ def rebuild(
     coded: CodedGeometry,
     gradients: GradientGeometry,
     classes: Mapping[str, PageClass],
+    records: RecordSlots,
     decision: Decision,
     progress: Progress,
     lost: AbstractSet[Page],
@@ -39,10 +50,16 @@ def rebuild(
         target=decision.target,
         progress=progress,
         lost=lost,
+        skipped=decision.action is Action.FINISH and _is_skipped(records, decision.target, classes, lost),
     )
     RepairExecutor(retained, kernels, CodeShape.of(coded.protection)).run(plan.operations)
     acknowledge()
     return plan
+
+
+def _is_skipped(records: RecordSlots, target: int, classes: Mapping[str, PageClass], lost: AbstractSet[Page]) -> bool:
+    refuse_lost_records(classes, lost)
+    return records.read_post(target).values.skipped
 
 
 class RepairExecutor:

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leto.core.records import IterationResult, LiveState, TensorImage
+from leto.core.records import IterationResult, LiveState, LossScale, TensorImage
 from verify.ledger import (
     LedgerError,
     LedgerReader,
@@ -126,7 +126,7 @@ def test_digest_sees_every_bit() -> None:
 
 
 def test_live_digests_name_every_part() -> None:
-    def live(generator: str, cursor: int, image: str) -> LiveState:
+    def live(generator: str, cursor: int, image: str, tracker: int = 0) -> LiveState:
         return LiveState(
             generators={"torch": generator, "tracker/x": "t"},
             data_cursor=cursor,
@@ -134,7 +134,7 @@ def test_live_digests_name_every_part() -> None:
             scheduler_steps=1,
             applied_steps=1,
             learning_rates=(((0.1, 0.0),),),
-            loss_scales=("",),
+            loss_scales=(LossScale(scale=(2.0**16).hex(), growth_tracker=tracker, hysteresis_tracker=2),),
             mutable={"router.bias": TensorImage(dtype="float32", shape=(1,), data=image)},
         )
 
@@ -147,6 +147,7 @@ def test_live_digests_name_every_part() -> None:
     assert changed(live("b", 1, "AA==")) == ["generators/torch"]
     assert changed(live("a", 2, "AA==")) == ["data_cursor"]
     assert changed(live("a", 1, "AQ==")) == ["mutable/router.bias"]
+    assert changed(live("a", 1, "AA==", 1)) == ["loss_scales"]
 
 
 def test_a_record_that_is_replaced_by_another_is_kept(tmp_path: Path) -> None:

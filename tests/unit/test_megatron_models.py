@@ -18,7 +18,7 @@ GOOD = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iteratio
     [
         ({"model": "olmoe"}, "model: unknown model 'olmoe'; known: olmoe-tiny, qwen-tiny"),
         ({"data": "fineweb"}, "data: unknown data set 'fineweb'; known: shakespeare"),
-        ({"precision": "fp16"}, "precision: unknown precision 'fp16'; known: bf16, fp32"),
+        ({"precision": "fp8"}, "precision: unknown precision 'fp8'; known: bf16, fp16, fp32"),
         ({"iterations": 0}, "iterations: 0 is not positive"),
         ({"seed": -1}, "seed: -1 is negative"),
         ({"data_parallel": 0}, "parallel.dp: 0 ranks cannot share"),

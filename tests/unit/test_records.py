@@ -7,6 +7,7 @@ from leto.core.records import (
     Header,
     IterationResult,
     LiveState,
+    LossScale,
     Post,
     TensorImage,
     UpdateValues,
@@ -25,7 +26,7 @@ LIVE = LiveState(
     scheduler_steps=16,
     applied_steps=3,
     learning_rates=RATES,
-    loss_scales=("", (2.0**-3).hex()),
+    loss_scales=(LossScale(scale=(2.0**17).hex(), growth_tracker=3, hysteresis_tracker=1),),
     mutable={"bias": TensorImage(dtype="bfloat16", shape=(2, 1), data=bytes_to_text(b"\x01\x02\x03\x04"))},
 )
 RESULT = IterationResult(iteration=4, loss=(0.1).hex(), grad_norm="nan", skipped=False, samples=(24, 25, 28, 29))

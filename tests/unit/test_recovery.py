@@ -133,6 +133,15 @@ def test_row_and_reason(action: Action, iteration: int, progress: Progress, row:
     assert reason in why
 
 
+def test_a_skipped_step_has_nothing_to_redo() -> None:
+    """U25: its BEGIN is durable, and nothing is fetched because nothing is updated."""
+    decision = Decision(action=Action.FINISH, iteration=7, reason="", carried=())
+    row, why = resume_row(GEOMETRY, decision, at(Phase.BEGIN, 7), skipped=True)
+    assert (row, why) == (Row.MARK_COMPLETE, "the step of 7 is skipped: there is nothing to update")
+    for progress in (at(Phase.GRADS_PROTECTED, 7), at(Phase.COMPLETE, 7), at(Phase.HEADER, 8)):
+        assert resume_row(GEOMETRY, decision, progress, skipped=True) == resume_row(GEOMETRY, decision, progress)
+
+
 def test_every_row_of_the_crash_point_table_is_tested() -> None:
     assert {r[3] for r in ROWS} == set(Row)
 

@@ -35,7 +35,13 @@ def at(*, committed: int = 0, in_flight: int | None = None, fetched: int = 1, wr
     return Progress(phase=Phase.BEGIN, iteration=T, step=step, fetched=fetched, written_back=written_back)
 
 
-def plan(*lost: Page, progress: Progress | None = None, action: Action = Action.FINISH, target: int = T) -> RepairPlan:
+def plan(
+    *lost: Page,
+    progress: Progress | None = None,
+    action: Action = Action.FINISH,
+    target: int = T,
+    skipped: bool = False,
+) -> RepairPlan:
     return plan_repair(
         coded=CODED,
         gradients=GRADIENTS,
@@ -44,6 +50,7 @@ def plan(*lost: Page, progress: Progress | None = None, action: Action = Action.
         target=target,
         progress=progress or Progress(phase=Phase.COMPLETE, iteration=T),
         lost=set(lost),
+        skipped=skipped,
     )
 
 
@@ -240,6 +247,24 @@ def test_gradients_that_the_update_reads_are_solved_and_their_parity_is_made_aga
         ),
     )
     assert left(repair) == {not_owned: "no update reads it", Page("derived/dense0", 3): "cast and gathered again"}
+
+
+def test_a_skipped_step_needs_no_gradients() -> None:
+    """U25: gradients and their parity lost beyond the budget are no reason to refuse what would not read them."""
+    gradients = {Page("gradients/dense0", k) for k in (1, 2, 3, 4)}
+    parity = set(rows(gradient_parity(0)))
+    begun = at(fetched=0)
+    with pytest.raises(Unrecoverable, match="4 of 4 pages of gradient group 0"):
+        plan(*gradients, *parity, progress=begun)
+    repair = plan(*gradients, *parity, progress=begun, skipped=True)
+    assert repair.operations == ()
+    expected = dict.fromkeys(gradients, "no update reads it") | dict.fromkeys(parity, "no update reads its gradients")
+    assert left(repair) == expected
+
+
+def test_a_skipped_step_leaves_tier_1_speaking_for_every_group() -> None:
+    coded = Page("master", 0)
+    assert plan(coded, progress=at(fetched=0), skipped=True).operations == plan(coded).operations
 
 
 # Refusal.
