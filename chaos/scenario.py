@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -55,13 +55,14 @@ def _copy(value: Kernel) -> Kernel:
     return value
 
 
-def _seen_by_core(**fields: int) -> int:
+def _seen_by_core(**fields: Any) -> int:
     """Ask the core whether one field alone can be right, so that its rules stand in one place."""
     try:
         CoreProtection(**fields)
     except ConfigError as error:
         raise ValueError(str(error).partition(": ")[2]) from None
-    return next(iter(fields.values()))
+    value: int = next(iter(fields.values()))
+    return value
 
 
 Name = Annotated[str, BeforeValidator(lambda v: _name(v) if isinstance(v, str) else v)]
@@ -107,6 +108,7 @@ class Protection(_Model):
     tier1: int
     tier2: int
     chunk_pages: int
+    pipelined: bool = False
 
     @field_validator("page")
     @classmethod
@@ -140,6 +142,7 @@ class Protection(_Model):
             tier1_pages=self.tier1,
             tier2_pages=self.tier2,
             chunk_pages=self.chunk_pages,
+            pipelined=self.pipelined,
         )
 
 

@@ -15,7 +15,7 @@ from leto.core.geometry import CodedGeometry, GradientGeometry
 from leto.core.layout import UNDO, gradient_parity, parity_slot, tier1
 from leto.core.markers import STEPS_PER_CHUNK, Mark, Phase, Progress, StepDone, Word
 from leto.core.recovery import Action, Decision, Row
-from leto.core.update_plan import PARITY_SLOTS, Operation, OpKind, Publish, plan_update
+from leto.core.update_plan import Operation, OpKind, Publish, plan_update
 
 KERNEL_OF = {
     OpKind.FETCH: Kernel.PARITY_FETCH,
@@ -127,7 +127,7 @@ class JobPlan:
         yield from self._lend(header)
 
     def _lend(self, now: Progress) -> Iterator[Planned]:
-        lent = [UNDO, *(parity_slot(slot) for slot in range(PARITY_SLOTS))]
+        lent = [UNDO, *(parity_slot(slot) for slot in range(self.coded.protection.parity_slots))]
         lent += [gradient_parity(group) for group in range(self._gradients.group_count)]
         yield from (Planned(f"fill {name}", now) for name in lent)
 
@@ -153,7 +153,7 @@ class JobPlan:
             + _data_sets(len(chunks) * p.chunk_pages - in_flight, h1)
             + (_data_sets(p.chunk_pages, h1) if in_flight else _free_sets(p.chunk_pages))
             + (rows if slot_speaks else 0)
-            + _free_sets(h1 * (PARITY_SLOTS - slot_speaks))
+            + _free_sets(h1 * (p.parity_slots - slot_speaks))
             + (_data_sets(len(self._gradients.group_pages(0)), h1) if updating else _free_sets(len(self._gradients.pages)))
             + (rows if updating else _free_sets(h1))
             + (_free_sets(h1) if slot_speaks else rows)

@@ -13,7 +13,6 @@ from chaos.explore.rank import RetainedRank
 from leto.core.geometry import CODED_ARRAYS, Page
 from leto.core.layout import TIER2, UNDO, gradient_parity, parity_slot, tier1
 from leto.core.markers import Phase
-from leto.core.update_plan import PARITY_SLOTS
 
 NONE = "none"
 EVERYTHING = "everything"
@@ -73,7 +72,7 @@ class _Losses:
             yield from _free("undo", undo)
         else:
             yield from self._data("undo", word, undo)
-        slots = [parity_slot(slot) for slot in range(PARITY_SLOTS)]
+        slots = [parity_slot(slot) for slot in range(self._rank.coded.protection.parity_slots)]
         if speaks in slots:
             yield from self._rows("parity", word)
         yield from _free("scratch", [page for slot in slots if slot != speaks for page in self._pages(slot)])

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from leto.core.geometry import SERIAL_SLOTS
 from leto.core.layout import TIER2, UNDO, parity_slot
 from leto.core.recovery import Action, Decision, Row
 from leto.core.repair import CopyPages, EncodeRows, Reconstruct, RepairPlan, XorPages
-from leto.core.update_plan import PARITY_SLOTS
 
 if TYPE_CHECKING:
     from chaos.explore.cases import Case
@@ -22,7 +22,7 @@ ONE_MIRROR = "a mark stood in one mirror only"
 AGAIN_IN_REPAIR = "died again inside a repair"
 AGAIN_IN_UPDATE = "died again inside the update"
 DIFFERENT_ROWS = "two ranks resumed in different rows"
-SPEAKS = tuple(f"{parity_slot(slot)} spoke" for slot in range(PARITY_SLOTS))
+SPEAKS = tuple(f"{parity_slot(slot)} spoke" for slot in range(SERIAL_SLOTS))
 ROW_BY_TIER2 = "rebuilt a tier-1 row from tier 2"
 TIER2_BY_ROWS = "rebuilt tier 2 from its rows"
 BY_SLOT = "rebuilt data from a parity slot"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from leto.core.geometry import CodedGeometry, GradientGeometry, Page
 from leto.core.hooks import IterationView, ParityAudit, TrainerContext
 from leto.core.layout import TIER2, UNDO, parity_slot, tier1
 from leto.core.markers import Phase, Progress
-from leto.core.update_plan import PARITY_SLOTS, OpKind, plan_update
+from leto.core.update_plan import OpKind, plan_update, speaking_slot
 from leto.update.parking import park_here
 from verify.ledger import LedgerWriter, digest, ledger_path, live_digests
 
@@ -61,20 +62,25 @@ def failpoints_an_iteration(coded: CodedGeometry, gradients: GradientGeometry) -
 
 
 class LogicalClock:
-    """Publishes the rank's logical time in its heartbeat word, so that the bench can kill without parking anybody."""
+    """Publishes the rank's logical time in its heartbeat word, so that the bench can kill without parking anybody.
+
+    Lanes of an update pass failpoints from two threads; time must not go back.
+    """
 
     def __init__(self, context: TrainerContext) -> None:
         self._context = context
         self._word = ctypes.c_uint64.from_address(context.heartbeat_address)
         self._word.value = 0  # what the rank's last process said is over
         self._iteration, self._passed, self._of = -1, 0, 0
+        self._passing = threading.Lock()
 
     def pass_failpoint(self, iteration: int) -> None:
         """A recovery passes some of an iteration's failpoints again and counts them from 0."""
-        if iteration != self._iteration:
-            self._iteration, self._passed, self._of = iteration, 0, self._whole()
-        self._word.value = logical_time(iteration, self._passed / self._of)
-        self._passed += 1
+        with self._passing:
+            if iteration != self._iteration:
+                self._iteration, self._passed, self._of = iteration, 0, self._whole()
+            self._word.value = logical_time(iteration, self._passed / self._of)
+            self._passed += 1
 
     def _whole(self) -> int:
         coded, gradients = self._context.coded, self._context.gradients
@@ -138,7 +144,7 @@ def target_pages(coded: CodedGeometry, kernel: Kernel, site: Site) -> tuple[Page
     if kernel is Kernel.PARITY_WRITEBACK:
         return _pages(tier1(site.group), range(p.tier1_pages))
     if kernel is Kernel.PARITY_FETCH:
-        return _pages(parity_slot(0), range(p.tier1_pages))
+        return _pages(parity_slot(speaking_slot(coded, site.group, 0)), range(p.tier1_pages))
     if kernel is Kernel.UNDO_SAVE:
         return _pages(UNDO, range(p.chunk_pages))
     if kernel is Kernel.TIER2:
@@ -180,5 +186,3 @@ def install_audit(context: TrainerContext) -> None:
 
 PROBES = tuple(f"{__name__}:{f.__name__}" for f in (install_faults, install_ledger, install_audit))
 """The plugins of every Leto run of the bench."""
-
-assert PARITY_SLOTS == 2, "a fetch always fills slot 0"

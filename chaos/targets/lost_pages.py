@@ -15,7 +15,7 @@ from leto.core.geometry import CodedGeometry, GradientGeometry, Page, Protection
 from leto.core.hooks import TrainerContext
 from leto.core.layout import TIER2, UNDO, Allocation, PageClass, gradient_parity, parity_slot, tier1
 from leto.core.markers import Phase, Progress
-from leto.core.update_plan import PARITY_SLOTS, speaking_slot
+from leto.core.update_plan import speaking_slot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,8 @@ def pages_of(
             return (_pages(UNDO, coded.protection.chunk_pages),)
         case LossClass.PARITY | LossClass.SCRATCH:
             slots = parity_in_use(coded, progress)
-            wanted = slots if page_class is LossClass.PARITY else [s for s in range(PARITY_SLOTS) if s not in slots]
+            scratch = [slot for slot in range(coded.protection.parity_slots) if slot not in slots]
+            wanted = slots if page_class is LossClass.PARITY else scratch
             return (tuple(page for slot in wanted for page in _pages(parity_slot(slot), rows)),)
         case LossClass.DERIVED:
             page_bytes = coded.protection.page_bytes
@@ -134,15 +135,14 @@ def pages_of(
 
 
 def parity_in_use(coded: CodedGeometry, progress: Progress) -> list[int]:
-    """The parity slot that holds the parity of the group under way (U10): it speaks, or is a fetched copy of what does.
+    """The parity slots that hold the parity of a group under way (U10, U35): it speaks, or is a fetched copy of what does.
 
-    None before a group is fetched, after it is written back, and outside the update.
+    A group is under way from its fetch to its write-back: one in a serial update, up to three in a pipelined one.
     """
-    group = progress.written_back
-    if progress.phase is not Phase.BEGIN or progress.fetched <= group:
+    if progress.phase is not Phase.BEGIN:
         return []
-    chunks = coded.chunks_of(group)
-    return [speaking_slot(min(max(progress.committed_chunks - chunks.start, 0), len(chunks)))]
+    under_way = range(progress.written_back, progress.fetched)
+    return [speaking_slot(coded, group, progress.commits_in(coded.chunks_of(group))) for group in under_way]
 
 
 def _pages(allocation: str, count: int) -> tuple[Page, ...]:

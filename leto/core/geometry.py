@@ -32,11 +32,16 @@ ELEMENT_BYTES = 4
 CODED_ARRAYS = ("master", "exp_avg", "exp_avg_sq")
 """The coded allocations, in column order inside a chunk."""
 MAX_TIER1_PAGES = 16
+SERIAL_SLOTS = 2
+"""Parity buffers of a serial update: the group under way, and the scratch that its next commit goes to."""
+PIPELINED_SLOTS = 4
+"""Beside these two, the group before it on its way back to host memory and the one after it on its way in (U35)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """Shape of the code over one memory arena (paper 4.1). Defaults are the paper's.
+    """Shape of the code over one memory arena (paper 4.1). Defaults are the paper's. ``pipelined`` updates copy parity beside
+    the computation, for two parity buffers more (U35).
 
     Raises ConfigError with the offending key in the message's first word.
     """
@@ -46,6 +51,7 @@ class Protection:
     tier1_pages: int = 16
     tier2_pages: int = 1
     chunk_pages: int = 63
+    pipelined: bool = False
 
     def __post_init__(self) -> None:
         if self.page_bytes <= 0 or self.page_bytes % OS_PAGE_BYTES:
@@ -65,6 +71,11 @@ class Protection:
     @property
     def chunks_per_group(self) -> int:
         return self.data_pages // self.chunk_pages
+
+    @property
+    def parity_slots(self) -> int:
+        """Parity buffers of a rank."""
+        return PIPELINED_SLOTS if self.pipelined else SERIAL_SLOTS
 
     @property
     def array_pages_per_chunk(self) -> int:

@@ -16,7 +16,6 @@ from enum import Enum
 from leto.core.geometry import CODED_ARRAYS, OS_PAGE_BYTES, CodedGeometry, GradientGeometry
 from leto.core.markers import MIRRORS
 from leto.core.records import RECORD_SLOTS
-from leto.core.update_plan import PARITY_SLOTS
 
 
 class Domain(Enum):
@@ -32,7 +31,7 @@ class PageClass(Enum):
     DERIVED = "derived"
     GRADIENTS = "gradients"
     UNDO = "undo"
-    PARITY = "parity"  # both slots: which of them speaks changes with every commit
+    PARITY = "parity"  # all slots: which of them speak changes with every commit
     GRADIENT_PARITY = "gradient-parity"
     TIER1 = "tier1"
     TIER2 = "tier2"
@@ -84,7 +83,7 @@ def updater_allocations(coded: CodedGeometry, gradients: GradientGeometry, recor
     for name in CODED_ARRAYS:
         yield Allocation(name=name, page_class=PageClass.CODED, byte_count=coded.array_bytes)
     yield Allocation(name=UNDO, page_class=PageClass.UNDO, byte_count=p.chunk_pages * p.page_bytes)
-    for slot in range(PARITY_SLOTS):
+    for slot in range(p.parity_slots):
         yield Allocation(name=parity_slot(slot), page_class=PageClass.PARITY, byte_count=code_rows)
     for group in range(gradients.group_count):
         yield Allocation(name=gradient_parity(group), page_class=PageClass.GRADIENT_PARITY, byte_count=code_rows)

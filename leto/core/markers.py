@@ -9,6 +9,9 @@
 Each word is stored with release semantics after what it announces and before the next operation begins, in three mirrors
 on distinct pages. Everything else (which parity buffer speaks, where to resume) is arithmetic on the words and the static
 plan, so nothing can tear. A word of an older iteration than the phase word's reads as "nothing yet".
+
+Each word has one writer: fetched and written_back belong to the copy lane of a pipelined update, the others to the computation
+(U35). No lane begins another store before all mirrors hold the last one, so at most one mark a lane is in flight.
 """
 
 from __future__ import annotations
@@ -110,6 +113,10 @@ class Progress:
         """Chunks 0 .. committed_chunks-1 are committed in this iteration."""
         return self.step // STEPS_PER_CHUNK if self.step else 0
 
+    def commits_in(self, chunks: range) -> int:
+        """How many of a group's chunks are committed in this iteration."""
+        return min(max(self.committed_chunks - chunks.start, 0), len(chunks))
+
     @property
     def in_flight(self) -> tuple[int, StepDone] | None:
         """The chunk whose undo copy is valid and which is not committed, with its last done operation."""
@@ -130,17 +137,24 @@ class Progress:
 def read_mirrors(epoch: int, mirrors: Sequence[Sequence[int] | None]) -> Progress:
     """Progress from the three mirrors (each four words, or None where the page is lost).
 
-    A reader takes the maximum of the valid mirrors; they differ by at most one mark (U1). Raises Unrecoverable when every
-    mirror is lost: nothing is ever guessed from data (U4).
+    A reader takes the maximum of the valid mirrors; they differ by at most one mark of each lane (U1). Raises Unrecoverable
+    when every mirror is lost: nothing is ever guessed from data (U4).
     """
     valid = [m for m in mirrors if m is not None and all(unpack(w)[0] == epoch or w == 0 for w in m)]
     if not valid:
         raise Unrecoverable(f"all {len(mirrors)} mirrors of the epoch {epoch} marker are lost")
     marks = [max(unpack(m[w])[1] for m in valid) for w in range(WORDS)]
-    changed = [w for w in range(WORDS) if len({m[w] for m in valid}) > 1]
-    if len(changed) > 1:
+    changed = {Word(w) for w in range(WORDS) if len({m[w] for m in valid}) > 1}
+    if len(changed) > 1 and changed not in _MARKS_OF_TWO_LANES:
         raise Unrecoverable(f"mirrors of the epoch {epoch} marker differ in {len(changed)} words: more than one mark apart")
     return progress_of(marks)
+
+
+_MARKS_OF_TWO_LANES = ({Word.STEP, Word.FETCHED}, {Word.STEP, Word.WRITTEN_BACK})
+"""Words that may be in flight together; while phases change no copy lane runs. A mark that stands in one mirror is true: what
+it announces was done before its first store, and every mark that its operation waited for stood in all mirrors by then. So the
+maxima, word by word, are a state of the update. A serial update has one mark in flight, but words do not say which kind it was;
+the rule is weaker there by a mirror that lags in just such a pair, and that one does not move the maximum."""
 
 
 def progress_of(marks: Sequence[Mark]) -> Progress:

@@ -20,6 +20,11 @@ Where does one rank resume? (``resume_row``; the crash-point table of docs/proto
     written_back = all groups        MARK_COMPLETE       only the COMPLETE mark is missing; so in a skipped step (U25)
     COMPLETE(t), HEADER(t+1) absent  KEEP_BUILD_HEADER   M_t+1 stands; HEADER(t+1) comes from POST(t)
     HEADER(t+1) present              KEEP_RELOAD_HEADER  reload it
+
+i is the least group that is not written back. In a pipelined update (U35) the two groups after it may be under way as well;
+what is done to them follows from the same words and the same plan, so they need no rows. A chunk in flight goes first,
+whichever group it is of: only then do coded pages hold anything, and restoring it is what the computation begins with. That i
+is committed and waits for its write-back is then said by the reason.
 """
 
 from __future__ import annotations
@@ -142,14 +147,17 @@ def _row_inside_update(geometry: CodedGeometry, progress: Progress) -> tuple[Row
     group = progress.written_back
     if group >= geometry.group_count:
         return Row.MARK_COMPLETE, f"all {group} groups are written back"
+    chunk = progress.committed_chunks
+    committed = chunk >= geometry.chunks_of(group).stop
+    write_back = f"group {group} is committed, its write-back is not durable: Q speaks"
+    if progress.in_flight is not None:
+        _, done = progress.in_flight
+        reason = f"chunk {chunk} was in flight ({done.name}): restore it from undo"
+        return Row.RESTORE_AND_REDO, f"{reason}; {write_back}" if committed else reason
+    if committed:
+        return Row.REDO_WRITE_BACK, write_back
     if progress.fetched <= group:
         return Row.REDO_FETCH, f"parity of group {group} was not fetched: H speaks"
-    if progress.in_flight is not None:
-        chunk, done = progress.in_flight
-        return Row.RESTORE_AND_REDO, f"chunk {chunk} was in flight ({done.name}): restore it from undo"
-    chunk = progress.committed_chunks
-    if chunk >= geometry.chunks_of(group).stop:
-        return Row.REDO_WRITE_BACK, f"group {group} is committed, its write-back is not durable: Q speaks"
     return Row.REDO_SAVE_UNDO, f"chunk {chunk} of group {group} is untouched"
 
 

@@ -9,6 +9,9 @@ Everything follows from which parity speaks for a group (U10) and where the last
 
     * the pages of a chunk in flight stand in the undo buffer; the chunk's own pages hold anything (U6, U7)
 
+Each group is asked by itself. In a pipelined update (U35) up to three slots speak at once, of groups that are committed and not
+written back and of the one being updated, and those of fetched groups without a commit are copies of tier 1.
+
 Order (R38): tier 2 repairs tier 1, tier 1 repairs data, whole data repair what is left of the parity. An operation writes lost
 pages and nothing else, so a repair that was interrupted is planned again from the same marks and ends the same (U36).
 """
@@ -165,11 +168,11 @@ def _standing(coded: CodedGeometry, group: int, progress: Progress) -> _Standing
     if group < progress.written_back:
         return _at_rest(group)
     chunks = coded.chunks_of(group)
-    commits = min(max(progress.committed_chunks - chunks.start, 0), len(chunks))
+    commits = progress.commits_in(chunks)
     flight = progress.in_flight[0] if progress.in_flight and progress.in_flight[0] in chunks else None
     if commits:
-        return _Standing(speaking=parity_slot(speaking_slot(commits)), tiers_hold=False, in_flight=flight)
-    copy = parity_slot(speaking_slot(0)) if progress.fetched > group else None
+        return _Standing(speaking=parity_slot(speaking_slot(coded, group, commits)), tiers_hold=False, in_flight=flight)
+    copy = parity_slot(speaking_slot(coded, group, 0)) if progress.fetched > group else None
     return _Standing(speaking=tier1(group), tiers_hold=True, in_flight=flight, copy=copy)
 
 

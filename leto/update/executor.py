@@ -69,11 +69,18 @@ class UpdateParts:
 
 
 class PlanExecutor:
-    """Runs the operations of one update in plan order on the calling thread."""
+    """Runs the operations of one update, each on the thread that asks for it.
 
-    def __init__(self, parts: UpdateParts, values: UpdateValues) -> None:
+    ``before_armed`` is called with an operation for which a fault is armed, before it writes anything: it parks with whatever
+    runs beside it (U50).
+    """
+
+    def __init__(
+        self, parts: UpdateParts, values: UpdateValues, *, before_armed: Callable[[Operation], None] | None = None
+    ) -> None:
         self._parts = parts
         self._values = values
+        self._before_armed = before_armed
         self._run = {
             OpKind.FETCH: self._fetch,
             OpKind.SAVE_UNDO: self._save_undo,
@@ -86,10 +93,14 @@ class PlanExecutor:
         }
 
     def run(self, plan: Sequence[Operation]) -> None:
+        """One after the other, in the order given."""
         for operation in plan:
-            self.run_unmarked(operation)
-            if operation.publish is not None:
-                self._parts.marks.publish(operation.publish.word, operation.publish.mark)
+            self.run_marked(operation)
+
+    def run_marked(self, operation: Operation) -> None:
+        self.run_unmarked(operation)
+        if operation.publish is not None:
+            self._parts.marks.publish(operation.publish.word, operation.publish.mark)
 
     def run_unmarked(self, operation: Operation) -> None:
         """The operation itself, without its mark."""
@@ -97,7 +108,10 @@ class PlanExecutor:
 
     def _armed(self, kernel: Kernel, op: Operation) -> Park | None:
         site = Site(iteration=self._values.iteration, group=op.group, chunk=op.chunk)
-        return self._parts.failpoints.arm(kernel, site)
+        park = self._parts.failpoints.arm(kernel, site)
+        if park is not None and self._before_armed is not None:
+            self._before_armed(op)
+        return park
 
     def _copy(self, kernel: Kernel, op: Operation, source: Sequence[int], target: Sequence[int]) -> None:
         page_bytes = self._parts.coded.protection.page_bytes

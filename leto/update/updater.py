@@ -11,8 +11,9 @@ from leto.core.hooks import ParityAudit
 from leto.core.layout import UNDO, gradient_parity, parity_slot, tier1
 from leto.core.markers import Progress
 from leto.core.records import UpdateValues
-from leto.core.update_plan import PARITY_SLOTS, plan_update
+from leto.core.update_plan import plan_update
 from leto.update.executor import PlanExecutor, UpdateParts
+from leto.update.lanes import Lanes
 from leto.update.scratch import ScratchPages
 
 LENT_PATTERN = 0xDEADBEEF
@@ -41,8 +42,8 @@ class ChunkUpdater:
 
     def run(self, values: UpdateValues, progress: Progress) -> None:
         """Everything that is still to do of the update, from where ``progress`` says it stopped (lines 5-12)."""
-        plan = plan_update(self._parts.coded, values.iteration, progress, skipped=values.skipped)
-        PlanExecutor(self._parts, values).run(plan)
+        lanes = Lanes(plan_update(self._parts.coded, values.iteration, progress, skipped=values.skipped))
+        lanes.run(PlanExecutor(self._parts, values, before_armed=lanes.halt).run_marked)
 
     def encode_state(self) -> None:
         """Both tiers from the data, for a cold start (U53)."""
@@ -58,7 +59,7 @@ class ChunkUpdater:
         p = self._parts.coded.protection
         rows_bytes = p.tier1_pages * p.page_bytes
         sizes = {UNDO: p.chunk_pages * p.page_bytes}
-        sizes |= {parity_slot(slot): rows_bytes for slot in range(PARITY_SLOTS)}
+        sizes |= {parity_slot(slot): rows_bytes for slot in range(p.parity_slots)}
         sizes |= {gradient_parity(group): rows_bytes for group in range(self._gradients.group_count)}
         for name, byte_count in sizes.items():
             self._parts.kernels.fill(self._parts.retained.address(name), byte_count, LENT_PATTERN)

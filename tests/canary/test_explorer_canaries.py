@@ -79,7 +79,7 @@ def commit_before_parity(patch: Patch) -> None:
 
 
 def parity_in_place(patch: Patch) -> None:
-    patch.setattr(update_plan, "speaking_slot", lambda commits: 0)
+    patch.setattr(update_plan, "speaking_slot", lambda *place: 0)
 
 
 def swap_forgotten_in_write_back(patch: Patch) -> None:
@@ -92,7 +92,7 @@ def from_first_slot(write: Callable[..., None]) -> Callable[..., None]:
 
 
 def swap_forgotten_in_repair(patch: Patch) -> None:
-    patch.setattr(repair, "speaking_slot", lambda commits: 0)
+    patch.setattr(repair, "speaking_slot", lambda *place: 0)
 
 
 def written_back_marked_before_tier_2(patch: Patch) -> None:
@@ -130,13 +130,12 @@ def begin_late(patch: Patch) -> None:
 
 
 def marks_before_the_operation(patch: Patch) -> None:
-    def run(self: PlanExecutor, plan: tuple[update_plan.Operation, ...]) -> None:
-        for op in plan:
-            if op.publish is not None:
-                self._parts.marks.publish(op.publish.word, op.publish.mark)
-            self.run_unmarked(op)
+    def run_marked(self: PlanExecutor, op: update_plan.Operation) -> None:
+        if op.publish is not None:
+            self._parts.marks.publish(op.publish.word, op.publish.mark)
+        self.run_unmarked(op)
 
-    patch.setattr(PlanExecutor, "run", run)
+    patch.setattr(PlanExecutor, "run_marked", run_marked)
 
 
 def marks_of_lost_pages_cleared_before_the_rebuild(patch: Patch) -> None:

@@ -47,7 +47,7 @@ def no_undo(patch: pytest.MonkeyPatch) -> None:
 
 
 def parity_updated_in_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(update_plan, "speaking_slot", lambda commits: 0)
+    patch.setattr(update_plan, "speaking_slot", lambda *place: 0)
 
 
 def write_back_forgotten(patch: pytest.MonkeyPatch) -> None:
