@@ -40,7 +40,7 @@ def main() -> None:
             "point x loss set": spread(products.losses(), totals.losses),
             "point x point": spread(products.pairs(), totals.pairs),
             "point x second point": spread(products.again(), totals.again),
-            "drawn": list(islice(products.drawn(Random(0)), CASES)),
+            "drawn": [products.draw(Random(f"0 {n}")) for n in range(CASES)],
         }
         for kind, cases in samples.items():
             figures[f"{name}: {kind}, recoveries a minute of processor time"] = recoveries_a_minute(explorer, cases)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections import Counter
@@ -11,9 +12,12 @@ from typing import Annotated, Any
 import typer
 
 from chaos.explore import reached
-from chaos.explore.campaign import Failure, Result, describe, never_reached, run_campaign
+from chaos.explore.blocks import Order
+from chaos.explore.campaign import Result, never_reached
 from chaos.explore.cases import parse_case
+from chaos.explore.crew import run_on_crew
 from chaos.explore.explorer import Explorer, Failed
+from chaos.explore.least import Failure, describe
 from chaos.explore.shapes import SHAPES, find_shape
 from chaos.verdict import Verdict
 from leto.core.errors import ConfigError
@@ -27,6 +31,7 @@ def explore(
     seed: Annotated[int, typer.Option(metavar="N", help="What is drawn.")] = 0,
     shape: Annotated[str | None, typer.Option(metavar="NAME", help=f"Only one of {', '.join(SHAPES)}.")] = None,
     case: Annotated[str | None, typer.Option(metavar="CASE", help="One case, as a failure prints it; needs --shape.")] = None,
+    jobs: Annotated[int | None, typer.Option(metavar="N", min=1, help="Processes; the cores of this one if left out.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
 ) -> None:
     """Enumerate crash points x losses of the update protocol in one process; every one must come back bit for bit."""
@@ -37,7 +42,8 @@ def explore(
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(Verdict.USAGE.value) from None
-    results = [_explored(name, exhaustive=exhaustive, points=points, seed=seed) for name in names]
+    order = Order(exhaustive=exhaustive, points=points, seed=seed)
+    results = [_explored(name, order, jobs or len(os.sched_getaffinity(0))) for name in names]
     missing = never_reached(results)
     passed = not missing and all(result.passed for result in results)
     if as_json:
@@ -47,7 +53,7 @@ def explore(
     raise typer.Exit(0 if passed else Verdict.FAIL.value)
 
 
-def _explored(name: str, *, exhaustive: bool, points: int, seed: int) -> Result:
+def _explored(name: str, order: Order, jobs: int) -> Result:
     told_s = time.monotonic()
 
     def tick(result: Result) -> None:
@@ -60,7 +66,7 @@ def _explored(name: str, *, exhaustive: bool, points: int, seed: int) -> Result:
         explorer = Explorer(SHAPES[name])
     except Failed as error:
         return Result(shape=name, formula="", total=0, unlike_plan=str(error))
-    return run_campaign(explorer, exhaustive=exhaustive, points=points, seed=seed, tick=tick)
+    return run_on_crew(explorer, order, jobs=jobs, tick=tick)
 
 
 def _repeat(shape: str | None, text: str) -> int:

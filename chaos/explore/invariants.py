@@ -134,9 +134,7 @@ class RankWatch:
         addresses = self._rank.markers.word_addresses
         self._words = {addresses(self._rank.epoch, word)[0]: word for word in Word}
 
-    def before(self, kernel: Kernel | None, site: Site | None, touched: tuple[str, ...]) -> None:
-        if kernel is None or site is None:
-            return
+    def before(self, kernel: Kernel, site: Site, touched: tuple[str, ...]) -> None:
         if kernel in (Kernel.ADAM, Kernel.UNDO_RESTORE):
             self._invariants.before_update(self._number, site.iteration)
         elif kernel is Kernel.RS_UPDATE:

@@ -13,7 +13,7 @@ from chaos.explore.invariants import Account, Invariants
 from chaos.explore.memory import MarkerImage
 from chaos.explore.rank import KERNELS, Process, RetainedRank
 from chaos.explore.session import Session
-from chaos.explore.steps import Driver, Steps
+from chaos.explore.steps import Driver, Steps, Target
 from leto.core.geometry import Page, Protection, Segment
 from leto.core.hooks import TrainerContext
 from leto.core.layout import HEADER_RECORDS, POST_RECORDS
@@ -58,15 +58,17 @@ class RecordSteps(RecordSlots):
 
     def write_header(self, header: Header) -> None:
         write = super().write_header
-        self._steps.write(f"write HEADER({header.iteration})", self._target(HEADER_RECORDS, header), lambda: write(header))
+        name = f"write HEADER({header.iteration})"
+        self._steps.write(name, (HEADER_RECORDS,), lambda: self._place(HEADER_RECORDS, header), lambda: write(header))
 
     def write_post(self, post: Post) -> None:
         write = super().write_post
-        self._steps.write(f"write POST({post.iteration})", self._target(POST_RECORDS, post), lambda: write(post))
+        name = f"write POST({post.iteration})"
+        self._steps.write(name, (POST_RECORDS,), lambda: self._place(POST_RECORDS, post), lambda: write(post))
 
-    def _target(self, name: str, record: Header | Post) -> list[tuple[int, int]]:
+    def _place(self, name: str, record: Header | Post) -> tuple[Target, ...]:
         slot = self._addresses[name] + record.iteration % RECORD_SLOTS * RECORD_SLOT_BYTES
-        return [(slot, len(encode_record(record, RECORD_SLOT_BYTES)))]
+        return ((slot, len(encode_record(record, RECORD_SLOT_BYTES))),)
 
 
 class Trainer:

@@ -28,6 +28,8 @@ class Products:
     def __init__(self, explorer: Explorer) -> None:
         self._explorer = explorer
         self._barriers = [tape.barriers for tape in explorer.tape.ranks]
+        self._every = [self.points(number) for number in range(RANKS)]
+        self._allowed: dict[tuple[int, int], list[Point]] = {}
         self._ends = [Point(len(tape.frames) - 1, 0) for tape in explorer.tape.ranks]
 
     def points(self, number: int, most_states: int | None = None) -> list[Point]:
@@ -57,18 +59,22 @@ class Products:
         for number, point in self.alone():
             yield self._alone(number, point, random.choice(self._loss_names(number, self._beside(number, point))))
 
-    def drawn(self, random: Random) -> Iterator[Case]:
-        """Without end: two points, losses on both ranks within and beyond the budget, and half of the time a second crash."""
-        every = [self.points(number) for number in range(RANKS)]
-        while True:
-            points = (random.choice(every[0]), random.choice(every[1]))
-            if not self._explorer.tape.together(points):
-                continue
-            decision = self._explorer.decide(points)
-            names = tuple(random.choice(list(self._explorer.losses(n, decision))) for n in range(RANKS))
-            refused = any(self._explorer.losses(n, decision)[name].refused for n, name in enumerate(names))
-            case = Case(points, (names[0], names[1]))
-            yield case if refused or random.random() < 0.5 else self._drawn_again(case, random)
+    def draw(self, random: Random) -> Case:
+        """Two points, losses on both ranks within and beyond the budget, and half of the time a second crash."""
+        first = random.choice(self._every[0])
+        points = (first, random.choice(self._together_with(first)))
+        decision = self._explorer.decide(points)
+        names = tuple(random.choice(list(self._explorer.losses(n, decision))) for n in range(RANKS))
+        refused = any(self._explorer.losses(n, decision)[name].refused for n, name in enumerate(names))
+        case = Case(points, (names[0], names[1]))
+        return case if refused or random.random() < 0.5 else self._drawn_again(case, random)
+
+    def _together_with(self, first: Point) -> list[Point]:
+        """Where rank 1 can be while rank 0 is there: the same for every point between two barriers."""
+        place = self._explorer.tape.at_barriers(0, first)
+        if place not in self._allowed:
+            self._allowed[place] = [point for point in self._every[1] if self._explorer.tape.together((first, point))]
+        return self._allowed[place]
 
     def alone(self) -> Iterator[tuple[int, Point]]:
         return ((number, point) for number in range(RANKS) for point in self.points(number))

@@ -43,8 +43,11 @@ class Session:
 
     def initialise(self) -> None:
         """Coded state from the seed, when the job starts."""
-        targets = [(self._rank.memory.address(name), self._rank.array(name).nbytes) for name in CODED_ARRAYS]
-        self._steps.write("initialise the state", targets, lambda: self._rank.fill(np.random.default_rng(self._number)))
+        rank = self._rank
+        targets = tuple((rank.memory.address(name), rank.array(name).nbytes) for name in CODED_ARRAYS)
+        self._steps.write(
+            "initialise the state", CODED_ARRAYS, lambda: targets, lambda: rank.fill(np.random.default_rng(self._number))
+        )
 
     def compute(self, iteration: int, *, before_forward: Callable[[], None], after_backward: Callable[[], None]) -> None:
         before_forward()
@@ -56,7 +59,8 @@ class Session:
         def accumulate() -> None:
             target[:] = gradients
 
-        self._steps.write("compute", [(self._rank.memory.address(GRADIENTS), target.nbytes)], accumulate)
+        place = (self._rank.memory.address(GRADIENTS), target.nbytes)
+        self._steps.write("compute", (GRADIENTS,), lambda: (place,), accumulate)
         after_backward()
 
     def prepare_update(self, iteration: int) -> tuple[UpdateValues, IterationResult]:

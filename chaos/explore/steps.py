@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +32,7 @@ _TOKEN = 1
 Run = Callable[[Park | None], None]
 Target = tuple[int, int]
 """Address and bytes."""
+Aim = Callable[[], tuple[Target, ...]]
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,30 @@ class Armed(Enum):
     IN_PLACE = "it updates its target"
 
 
-@dataclass(frozen=True)
 class Write:
-    name: str
-    touched: tuple[str, ...]
-    targets: tuple[Target, ...]
-    run: Run
-    armed: Armed
+    """``describe`` and ``aim`` give its name and its targets, asked only of the few steps that a crash hits."""
+
+    def __init__(
+        self,
+        describe: Callable[[], str],
+        touched: tuple[str, ...],
+        aim: Callable[[], tuple[Target, ...]],
+        run: Run,
+        armed: Armed,
+    ) -> None:
+        self.touched = touched
+        self.run = run
+        self.armed = armed
+        self._describe = describe
+        self._aim = aim
+
+    @property
+    def name(self) -> str:
+        return self._describe()
+
+    @cached_property
+    def targets(self) -> tuple[Target, ...]:
+        return self._aim()
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -139,13 +157,18 @@ class Write:
         return partial
 
 
-@dataclass(frozen=True)
 class Store:
     """``publish`` stores the word in the first mirrors, as many as it is told."""
 
-    name: str
-    publish: Callable[[int], None]
     touched: tuple[str, ...] = ()
+
+    def __init__(self, describe: Callable[[], str], publish: Callable[[int], None]) -> None:
+        self.publish = publish
+        self._describe = describe
+
+    @property
+    def name(self) -> str:
+        return self._describe()
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -189,7 +212,7 @@ class Driver(Protocol):
 class Watch(Protocol):
     """Sees steps as they happen, to judge them."""
 
-    def before(self, kernel: Kernel | None, site: Site | None, touched: tuple[str, ...]) -> None: ...
+    def before(self, kernel: Kernel, site: Site, touched: tuple[str, ...]) -> None: ...
     def marked(self, word_address: int, value: int) -> None: ...
     def name(self, word_address: int, value: int) -> str: ...
 
@@ -279,15 +302,13 @@ class Steps:
             self._kernels.publish(addresses[:mirrors], value)
             self._watch.marked(addresses[0], value)
 
-        self._take(Store(self._watch.name(addresses[0], value), store))
+        self._take(Store(lambda: self._watch.name(addresses[0], value), store))
 
     # Everything else that writes retained memory
 
-    def write(self, name: str, targets: Sequence[Target], run: Callable[[], None]) -> None:
-        """A write that is no kernel: a record, the results of the compute phase."""
-        touched = self._touched(targets)
-        self._watch.before(None, None, touched)
-        self._take(Write(name, touched, tuple(targets), lambda p: run(), Armed.NO))
+    def write(self, name: str, touched: tuple[str, ...], aim: Aim, run: Callable[[], None]) -> None:
+        """A write that is no kernel: a record, the results of the compute phase. ``aim`` says where in ``touched``."""
+        self._take(Write(lambda: name, touched, aim, lambda p: run(), Armed.NO))
 
     def _kernel(self, name: str, targets: tuple[Target, ...], run: Run, armed: Armed = Armed.OUTPUT) -> None:
         aim, self._aim = self._aim, None
@@ -296,8 +317,9 @@ class Steps:
             run(None)
             return
         kernel, site = aim or (None, None)
-        self._watch.before(kernel, site, touched)
-        self._take(Write(_named(name, kernel, site, touched), touched, targets, run, armed))
+        if kernel is not None and site is not None:
+            self._watch.before(kernel, site, touched)
+        self._take(Write(lambda: _named(name, kernel, site, touched), touched, lambda: targets, run, armed))
 
     def _touched(self, targets: Sequence[Target]) -> tuple[str, ...]:
         found = {name: None for address, _ in targets if (name := self._memory.name_at(address)) is not None}

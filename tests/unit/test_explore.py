@@ -1,6 +1,8 @@
 """The explorer's own account: what ran is what the plan counts, cases can be repeated, refusals and mistakes are told apart."""
 
 import json
+import multiprocessing
+from dataclasses import replace
 from itertools import islice
 from random import Random
 
@@ -8,8 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from chaos.cli import app
-from chaos.explore.campaign import run_campaign
+from chaos.explore.blocks import BLOCK_CASES, MOST_FAILURES, Order, Share
+from chaos.explore.campaign import Campaign, Result, run_campaign
 from chaos.explore.cases import Case, Point, parse_case
+from chaos.explore.crew import run_on_crew
 from chaos.explore.explorer import Explorer
 from chaos.explore.invariants import Violated
 from chaos.explore.job import Job
@@ -18,6 +22,7 @@ from chaos.explore.reached import REQUIRED
 from chaos.explore.shapes import SHAPES
 from leto.core.errors import ConfigError
 from leto.core.recovery import Action
+from leto.update.executor import PlanExecutor
 
 
 @pytest.fixture(scope="module", params=list(SHAPES))
@@ -54,7 +59,8 @@ def test_ranks_apart_by_a_barrier_are_never_paired(explorer: Explorer) -> None:
 
 
 def test_drawn_cases_follow_the_seed(explorer: Explorer) -> None:
-    first, again, other = (list(islice(Products(explorer).drawn(Random(seed)), 20)) for seed in (1, 1, 2))
+    products = Products(explorer)
+    first, again, other = ([products.draw(Random(f"{seed} {n}")) for n in range(20)] for seed in (1, 1, 2))
     assert first == again != other
 
 
@@ -140,3 +146,36 @@ def test_too_few_points_leave_marks_unreached_and_that_fails() -> None:
     assert told["passed"] is False
     assert "died again inside the update" in told["never_reached"]
     assert told["shapes"][0]["failures"] == []
+
+
+def test_any_number_of_processes_finds_the_same() -> None:
+    explorer = Explorer(SHAPES["narrow"])
+    order = Order(exhaustive=False, points=100, seed=5)
+    alone = run_campaign(explorer, exhaustive=False, points=100, seed=5, tick=lambda result: None)
+    together = run_on_crew(explorer, order, jobs=2, tick=lambda result: None)
+    assert replace(together, seconds=0.0) == replace(alone, seconds=0.0)
+    assert alone.explored > 4 * BLOCK_CASES  # several blocks
+
+
+def test_what_is_kept_of_failures_does_not_depend_on_who_finds_them_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlanExecutor, "_restore", lambda self, op: None)
+    explorer, order = Explorer(SHAPES["narrow"]), Order(exhaustive=False, points=0, seed=5)
+    alone = run_campaign(explorer, exhaustive=False, points=0, seed=5, tick=lambda result: None)
+    campaign, shares = Campaign(explorer, order, lambda result: None), [Share(explorer, order) for _ in range(3)]
+    while places := [(share, place) for share in shares if (place := campaign.next_place()) is not None]:
+        for block in reversed([share.run(place) for share, place in places]):
+            campaign.done(block)
+    assert replace(campaign.result(), seconds=0.0) == replace(alone, seconds=0.0)
+    assert len(alone.failures) == MOST_FAILURES
+
+
+def test_an_interrupt_leaves_no_worker() -> None:
+    """Neither of this process's own, nor one that goes on alone: a worker's channel ends with the process that hands out."""
+    explorer, order = Explorer(SHAPES["narrow"]), Order(exhaustive=True, points=0, seed=0)
+
+    def interrupt(result: Result) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_on_crew(explorer, order, jobs=2, tick=interrupt)
+    assert multiprocessing.active_children() == []
