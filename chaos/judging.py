@@ -89,6 +89,8 @@ def _judge_run(record: Recorded, comparison: Comparison | LedgerError) -> Sequen
         checkers.exact(comparison, history, refusal=refusal),
         checkers.parity_equal(history, workload.to_core().world_size, workload.iterations, refusal=refusal),
     ]
+    if expect.skipped is not None:
+        results.append(checkers.steps_skipped(record.ledgers(REFERENCE), history, expect.skipped))
     if any(fault.when.shadows for fault in scenario.faults):
         results += [checkers.recovered_by_shadows(history), nothing_grows(history)]
     if any(fault.losses for fault in scenario.faults):

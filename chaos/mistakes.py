@@ -337,6 +337,15 @@ def _in_action(fault: Any, action: Any, path: Path) -> Iterator[Mistake]:
         yield (*path, "abort-kernel", "kernel"), f"{kernel!r} does not run in the update phase; leave 'phase' out"
 
 
+def _in_skipped(data: Any) -> Iterator[Mistake]:
+    skipped, precision = _dig(data, "expect", "skipped"), _dig(data, "workload", "precision") or "bf16"
+    last = _dig(data, "workload", "iterations")
+    if skipped is not None and precision != "fp16":
+        yield ("expect", "skipped"), f"no step of {precision} is skipped; write 'precision: fp16', or leave it out"
+    elif _is_count(skipped) and _is_count(last) and skipped > last:
+        yield ("expect", "skipped"), f"{skipped} is more than there are; the workload has iterations 1 to {last}"
+
+
 def _in_expect(data: Any) -> Iterator[Mistake]:
     faults, expected = _dig(data, "faults"), _dig(data, "expect", "recoveries")
     if not faults and _is_count(expected):
@@ -347,6 +356,7 @@ def _in_expect(data: Any) -> Iterator[Mistake]:
     counts = list(rules.values()) if isinstance(rules, dict) else []
     if counts and all(map(_is_count, counts)) and isinstance(expected, int) and sum(counts) != expected:
         yield ("expect", "rules"), f"name {sum(counts)} recoveries, 'recoveries' says {expected}"
+    yield from _in_skipped(data)
     fallback, reason = _dig(data, "expect", "fallback"), _dig(data, "expect", "reason")
     if fallback == "refused" and reason is None:
         yield ("expect", "fallback"), "needs the reason of the refusal; add 'reason', a text or a regular expression"

@@ -316,6 +316,8 @@ class Rules(_Model):
 class Expect(_Model):
     """``rule`` is that of every recovery, ``rules`` counts them; a recovery that is hit again counts once, by its last rule.
 
+    ``skipped`` counts the steps that the loss scaler of fp16 skips, at least one of them hit by a fault (U25).
+
     ``fallback: refused`` expects the run to end by the system's own decision, for a reason in which ``reason``, a regular
     expression, is found (U54).
     """
@@ -323,6 +325,7 @@ class Expect(_Model):
     recoveries: Annotated[int, Field(ge=0)]
     rule: Literal["cold", "restart", "finish", "ended"] | None = None
     rules: Rules | None = None
+    skipped: Count | None = None
     fallback: Literal["none", "refused"] = "none"
     reason: Annotated[str, Field(min_length=1)] | None = None
     deadline_s: Annotated[float, Field(gt=0)]

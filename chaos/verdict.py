@@ -38,6 +38,7 @@ _WHEN_FALSE = {
     "deadline": Verdict.LIVENESS,
     "faults-fired": Verdict.INVALID,
     "control": Verdict.INVALID,
+    "skipped": Verdict.INVALID,
     "growth": Verdict.RESIDUE,
     "residue": Verdict.RESIDUE,
 }
@@ -68,7 +69,7 @@ def conclude(results: Sequence[CheckResult]) -> Conclusion:
             if grade is verdict:
                 return Conclusion(verdict, f"{result.name}: {result.reason}")
     said = {r.name: r.reason for r in results}
-    return Conclusion(Verdict.PASS, "; ".join(said[name] for name in ("exact", "losses", "refused") if name in said))
+    return Conclusion(Verdict.PASS, "; ".join(said[name] for name in ("exact", "skipped", "losses", "refused") if name in said))
 
 
 def _grade(result: CheckResult) -> Verdict:

@@ -14,7 +14,7 @@ from typing import Any
 
 from verify.compare import Comparison
 from verify.history import Entry
-from verify.ledger import LedgerError
+from verify.ledger import Ledger, LedgerError
 
 COMPLETED = "completed"
 REFUSED = "refused"  # the system stopped by its own decision (U54)
@@ -251,6 +251,27 @@ def _fault_before(history: Sequence[Entry], iteration: int) -> str:
     fired = [planned[e.fields["token"]] for e in history if e.name == "fired"]
     before = [f for f in fired if f["iteration"] <= iteration]
     return f"the fault before it is {before[-1]['fault_id']} #{before[-1]['occurrence']}; " if before else ""
+
+
+def steps_skipped(reference: Mapping[int, Ledger], history: Sequence[Entry], expected: int) -> CheckResult:
+    """As many steps as expected were skipped, on all ranks alike, and a fault fired in one of them (U25).
+
+    Judged on the reference: what the run skipped is part of every comparison with it.
+    """
+    name = "skipped"
+    by_rank = [{t for t, record in ledger.records.items() if record.result.skipped} for ledger in reference.values()]
+    skipped = set.union(*by_rank)
+    if any(of_rank != skipped for of_rank in by_rank):
+        return _false(name, "a step was skipped on one rank and not on another")
+    if len(skipped) != expected:
+        which = f", those of iterations {', '.join(map(str, sorted(skipped)))}" if skipped else ""
+        return _false(name, f"{len(skipped)} steps were skipped{which}; expected {expected}")
+    planned = {e.fields["token"]: e.fields["iteration"] for e in history if e.name == "planned"}
+    fired = [planned[e.fields["token"]] for e in history if e.name == "fired"]
+    hit = sum(iteration in skipped for iteration in fired)
+    if planned and not hit:
+        return _false(name, f"{expected} steps were skipped, and no fault fired in one of them")
+    return _true(name, f"{expected} steps skipped, {hit} of {len(fired)} faults fired in one of them", {"skipped": expected})
 
 
 def control_diverged(history: Sequence[Entry]) -> CheckResult:

@@ -94,6 +94,7 @@ def round_trip(workload: Workload, rank: int) -> dict[str, Any]:
         "buffers forgotten": without(mutable=fresh.mutable),
         "cursor forgotten": without(data_cursor=0),
         "step forgotten": without(applied_steps=0),
+        "scales forgotten": without(loss_scales=fresh.loss_scales),
     }
 
 
@@ -183,7 +184,8 @@ def in_chunks(
         result=result,
     )
     before = gradient_bytes(memory)
-    update_in_chunks(session, geometry, memory, values)
+    if not values.skipped:
+        update_in_chunks(session, geometry, memory, values)
     unchanged = before == gradient_bytes(memory)
     session.set_applied_steps(values.applied_step)
     session.cast_derived()
@@ -218,6 +220,7 @@ def chunked(workload: Workload, rank: int) -> dict[str, Any]:
         "expected": expected,
         "chunked": [seen for seen, _, _ in runs],
         "gradients_unchanged": [unchanged for _, _, unchanged in runs],
+        "skipped": [post.values.skipped for _, post, _ in runs],
         "clips": [post.values.clip for _, post, _ in runs],
         "rates": [post.values.learning_rates for _, post, _ in runs],
         "layout_hashes": [geometry.layout_hash(), same.layout_hash()],

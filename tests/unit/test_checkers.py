@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from leto.core.records import IterationResult
 from verify import checkers
 from verify.checkers import Judgement
 from verify.history import SYSTEM, Entry
+from verify.ledger import Ledger, Record
 
 
 def history(*entries: tuple[str, dict[str, Any]], step_s: float = 1.0) -> list[Entry]:
@@ -279,3 +281,41 @@ def test_an_audit_of_nothing_shows_nothing() -> None:
     result = checkers.parity_equal(history((name, fields | {"groups": 0}), DONE), 1, 5)
     assert (result.judgement, result.reason) == (Judgement.UNKNOWN, "rank 0 audited no group after iteration 5")
     assert checkers.parity_equal(history((name, fields), DONE), 1, 5).judgement is Judgement.TRUE
+
+
+def skipping(*by_rank: set[int]) -> dict[int, Ledger]:
+    """The reference of a job of four iterations, with the steps that each rank skipped."""
+
+    def record(iteration: int, skipped: bool) -> Record:
+        result = IterationResult(iteration=iteration, loss="", grad_norm="", skipped=skipped, samples=())
+        return Record(result=result, state={}, live={})
+
+    return {
+        rank: Ledger(rank=rank, world_size=len(by_rank), names=(), records={t: record(t, t in skipped) for t in range(1, 5)})
+        for rank, skipped in enumerate(by_rank)
+    }
+
+
+def fault_in(iteration: int) -> list[Entry]:
+    return history(("planned", {"token": 1, "iteration": iteration}), ("fired", {"token": 1}))
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "iteration", "judgement", "reason"),
+    [
+        (({2, 3}, {2, 3}), 3, Judgement.TRUE, "2 steps skipped, 1 of 1 faults fired in one of them"),
+        (({2, 3}, {2, 3}), 1, Judgement.FALSE, "2 steps were skipped, and no fault fired in one of them"),
+        (({2}, {2}), 2, Judgement.FALSE, "1 steps were skipped, those of iterations 2; expected 2"),
+        ((set(), set()), 2, Judgement.FALSE, "0 steps were skipped; expected 2"),
+        (({2, 3}, {2}), 2, Judgement.FALSE, "a step was skipped on one rank and not on another"),
+    ],
+)
+def test_skipped_steps_must_be_there_and_be_hit(
+    by_rank: tuple[set[int], ...], iteration: int, judgement: Judgement, reason: str
+) -> None:
+    result = checkers.steps_skipped(skipping(*by_rank), fault_in(iteration), 2)
+    assert (result.judgement, result.reason) == (judgement, reason)
+
+
+def test_skipped_steps_of_a_run_without_faults_are_only_counted() -> None:
+    assert checkers.steps_skipped(skipping({4}), history(), 1).judgement is Judgement.TRUE

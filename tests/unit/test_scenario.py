@@ -118,6 +118,8 @@ MISTAKES = [
     ("refused-without-reason", 15, "expect.fallback", "add 'reason'"),
     ("reason-without-refusal", 15, "expect.reason", "write 'fallback: refused' beside it"),
     ("reason-no-expression", 15, "expect.reason", "is not a regular expression"),
+    ("skipped-in-bf16", 15, "expect.skipped", "no step of bf16 is skipped; write 'precision: fp16', or leave it out"),
+    ("skipped-too-many", 15, "expect.skipped", "the workload has iterations 1 to 100"),
 ]
 
 

@@ -17,6 +17,7 @@ CHECKS = {
     "shadows": Verdict.FAIL,
     "losses": Verdict.FAIL,
     "refused": Verdict.FAIL,
+    "skipped": Verdict.INVALID,
     "growth": Verdict.RESIDUE,
     "residue": Verdict.RESIDUE,
 }
@@ -35,7 +36,7 @@ def test_pass_needs_all_of_them() -> None:
     assert (conclusion.verdict, conclusion.exit_code, conclusion.reason) == (
         Verdict.PASS,
         0,
-        "why exact; why losses; why refused",
+        "why exact; why skipped; why losses; why refused",
     )
 
 
