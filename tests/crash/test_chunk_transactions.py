@@ -1,14 +1,16 @@
 """Chunk transactions under crashes at any operation, any number of times, with the next operation's target torn (R9, U2)."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos.explore.rank import InMemoryRank, values
 from leto.core.geometry import CODED_ARRAYS, Page, Protection, Segment
-from leto.core.layout import TIER2, UNDO, parity_slot, tier1
+from leto.core.layout import TIER2, UNDO, PageClass, parity_slot, tier1
 from leto.core.update_plan import Operation, OpKind, plan_update
 from leto.update.executor import PlanExecutor
 
@@ -16,13 +18,13 @@ T = 3
 PROTECTION = Protection(page_bytes=4096, data_pages=13, tier1_pages=4, tier2_pages=1, chunk_pages=6)
 
 
-def rank_of(counts: list[int]) -> InMemoryRank:
+def rank_of(counts: list[int], *, pipelined: bool = False) -> InMemoryRank:
     segments, first = [], 0
     for n, count in enumerate(counts):
         optimizer = n % 2
         segments.append(Segment(name=f"p{n}", first=first, count=count, optimizer=optimizer, param_group=n % (2 - optimizer)))
         first += count
-    return InMemoryRank(tuple(segments), PROTECTION, seed=len(counts))
+    return InMemoryRank(tuple(segments), replace(PROTECTION, pipelined=pipelined), seed=len(counts))
 
 
 def target_of(rank: InMemoryRank, op: Operation) -> list[Page]:
@@ -130,8 +132,11 @@ def test_the_audit_sees_one_flipped_bit_in_data_tier_1_and_tier_2() -> None:
         assert 0 in getattr(audit, expected), name
 
 
-def test_lent_buffers_are_scribbled() -> None:
-    rank = rank_of([5000])
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_lent_buffers_are_scribbled(pipelined: bool) -> None:
+    rank = rank_of([5000], pipelined=pipelined)
     rank.process().updater.lend()
-    for name in (UNDO, parity_slot(0), parity_slot(1), "gradient-parity/0"):
+    slots = [name for name, page_class in rank.classes.items() if page_class is PageClass.PARITY]
+    assert slots == [parity_slot(slot) for slot in range(4 if pipelined else 2)]
+    for name in (UNDO, *slots, "gradient-parity/0"):
         assert set(rank.memory.bytes(name).view(np.uint32).tolist()) == {0xDEADBEEF}, name

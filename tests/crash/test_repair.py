@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
 import pytest
@@ -27,25 +28,18 @@ from leto.core.update_plan import Operation, OpKind, plan_update
 from leto.device.host_kernels import HostKernels
 from leto.update.executor import PlanExecutor
 from leto.update.repair import RepairExecutor
+from tests.crash.interleavings import legal_order, next_of
 from tests.crash.test_chunk_transactions import PROTECTION, T, counts, durable, rank_of, target_of
 
 H1 = PROTECTION.tier1_pages
-LENT = (UNDO, parity_slot(0), parity_slot(1))
 
 
 @dataclass(kw_only=True)
 class Account:
     """What the operations that ran say about one group."""
 
-    commits: int = 0
-    fetched: bool = False
-    written_back: bool = False
+    parity: str | None = None  # the slot that speaks, None when tier 1 does
     undo_of: int | None = None
-
-    @property
-    def parity(self) -> str | None:
-        """The slot that speaks, None when tier 1 does."""
-        return parity_slot(self.commits % 2) if self.commits and not self.written_back else None
 
 
 @dataclass(kw_only=True)
@@ -58,13 +52,12 @@ class Accounts:
     def add(self, done: Sequence[Operation]) -> None:
         for op in done:
             account = self.of(op.group)
-            account.fetched |= op.kind is OpKind.FETCH
-            account.commits += op.kind is OpKind.COMMIT
-            account.written_back |= op.kind is OpKind.TIER2
             if op.kind is OpKind.SAVE_UNDO:
                 account.undo_of = op.chunk
             elif op.kind is OpKind.COMMIT:
-                account.undo_of = None
+                account.undo_of, account.parity = None, parity_slot(op.target_slot)
+            elif op.kind is OpKind.TIER2:
+                account.parity = None
 
 
 def lose(rank: InMemoryRank, pages: set[Page]) -> None:
@@ -84,7 +77,8 @@ def draw_losses(draw: st.DataObject, rank: InMemoryRank, accounts: Accounts, *, 
     def some(pages: Sequence[Page], most: int) -> set[Page]:
         return draw.draw(st.sets(st.sampled_from(pages), max_size=most)) if pages else set()
 
-    free = [Page(UNDO, k) for k in range(PROTECTION.chunk_pages)] + rows(parity_slot(0)) + rows(parity_slot(1))
+    slots = [row for slot in range(rank.coded.protection.parity_slots) for row in rows(parity_slot(slot))]
+    free = [Page(UNDO, k) for k in range(PROTECTION.chunk_pages)] + slots
     for group in range(rank.coded.group_count):
         account = accounts.of(group) if updating else Account()
         chunks = {chunk: [p.page for p in rank.coded.chunk_pages(chunk)] for chunk in rank.coded.chunks_of(group)}
@@ -144,30 +138,31 @@ def run_to_the_end(rank: InMemoryRank) -> dict[str, bytes]:
     return durable(rank)
 
 
-def run_until(rank: InMemoryRank, where: float, garbage: np.random.Generator, accounts: Accounts) -> None:
-    """The first part of what is left of the update; the operation after it leaves its target torn."""
+def run_until(rank: InMemoryRank, where: float, seed: int, accounts: Accounts) -> None:
+    """The first part of what is left of the update, in any order that lanes allow; what they are at then is left torn."""
     process = rank.process()
     plan = plan_update(rank.coded, T, process.marks.progress())
-    stop = int(where * len(plan))
-    PlanExecutor(process.parts, values(T)).run(plan[:stop])
-    accounts.add(plan[:stop])
-    if stop < len(plan):
-        for page in target_of(rank, plan[stop]):
+    ran = legal_order(plan, Random(seed))[: int(where * len(plan))]
+    PlanExecutor(process.parts, values(T)).run(ran)
+    accounts.add(ran)
+    garbage = np.random.default_rng(seed)
+    for op in next_of(plan, {op.index for op in ran}):
+        for page in target_of(rank, op):
             rank.memory.page(page)[:] = garbage.integers(0, 256, PROTECTION.page_bytes, dtype=np.uint8)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.data(), counts, st.lists(st.floats(0, 1), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
+@settings(max_examples=300, deadline=None)
+@given(st.data(), counts, st.booleans(), st.lists(st.floats(0, 1), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
 def test_losses_within_the_budget_come_back_bit_for_bit(
-    draw: st.DataObject, sizes: list[int], crashes: list[float], seed: int
+    draw: st.DataObject, sizes: list[int], pipelined: bool, crashes: list[float], seed: int
 ) -> None:
     reference = rank_of(sizes)
     start(reference)
     expected = run_to_the_end(reference)
-    rank, accounts, garbage = rank_of(sizes), Accounts(), np.random.default_rng(seed)
+    rank, accounts, garbage = rank_of(sizes, pipelined=pipelined), Accounts(), np.random.default_rng(seed)
     start(rank)
     for where in crashes:
-        run_until(rank, where, garbage, accounts)
+        run_until(rank, where, seed, accounts)
         decision = rank.crash()
         assert decision.action is Action.FINISH
         lost = draw_losses(draw, rank, accounts, updating=True)

@@ -10,6 +10,7 @@ from leto.core.markers import (
     Phase,
     Progress,
     StepDone,
+    Word,
     pack,
     progress_of,
     read_mirrors,
@@ -53,6 +54,36 @@ def test_mirrors_more_than_one_mark_apart_are_lost() -> None:
     other = [pack(3, Mark(9, Phase.COMPLETE)), BEGUN[1], BEGUN[2], pack(3, Mark(9, 2))]
     with pytest.raises(Unrecoverable, match="more than one mark apart"):
         read_mirrors(3, [other, BEGUN, BEGUN])
+
+
+@pytest.mark.parametrize("word", [Word.FETCHED, Word.WRITTEN_BACK])
+def test_two_lanes_may_have_a_mark_in_flight_each(word: Word) -> None:
+    """U35: whatever mirror each of them has come to, the words' maxima are read."""
+    computed, copied, both = list(BEGUN), list(BEGUN), list(BEGUN)
+    computed[Word.STEP] = both[Word.STEP] = pack(3, step_mark(9, 4, StepDone.PARITY_UPDATED))
+    copied[word] = both[word] = pack(3, Mark(9, 2))
+    for mirrors in ([both, BEGUN, BEGUN], [both, computed, BEGUN], [both, copied, None], [copied, None, computed]):
+        said = read_mirrors(3, mirrors)
+        assert said.in_flight == (4, StepDone.PARITY_UPDATED)
+        assert (said.fetched, said.written_back) == ((2, 0) if word is Word.FETCHED else (1, 2))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{Word.FETCHED, Word.WRITTEN_BACK}, {Word.PHASE, Word.FETCHED}, {Word.STEP, Word.FETCHED, Word.WRITTEN_BACK}],
+    ids=str,
+)
+def test_words_of_one_lane_are_never_in_flight_together(words: set[Word]) -> None:
+    """Nor is a phase with anything: no copy lane runs while phases change."""
+    other = [pack(3, Mark(9, 6)) if word in words else BEGUN[word] for word in Word]
+    with pytest.raises(Unrecoverable, match=f"differ in {len(words)} words"):
+        read_mirrors(3, [other, BEGUN, BEGUN])
+
+
+@given(st.integers(0, 40), st.integers(0, 12), st.integers(1, 12))
+def test_chunks_of_a_group_that_are_committed(committed: int, first: int, count: int) -> None:
+    progress = Progress(phase=Phase.BEGIN, iteration=9, step=4 * committed)
+    assert progress.commits_in(range(first, first + count)) == sum(chunk < committed for chunk in range(first, first + count))
 
 
 def test_words_of_an_older_iteration_read_as_nothing() -> None:

@@ -116,6 +116,18 @@ ROWS = [
     (Action.FINISH, 7, at(Phase.BEGIN, 7, chunk=2, fetched=2, written=1), Row.REDO_SAVE_UNDO, "chunk 2 of group 1"),
     (Action.FINISH, 7, at(Phase.BEGIN, 7, chunk=5, fetched=3, written=2), Row.REDO_WRITE_BACK, "group 2"),
     (Action.FINISH, 7, at(Phase.BEGIN, 7, chunk=5, fetched=3, written=3), Row.MARK_COMPLETE, "all 3 groups"),
+    # Pipelined (U35): group 0 waits for its write-back, and the groups after it are under way.
+    (Action.FINISH, 7, at(Phase.BEGIN, 7, chunk=2, fetched=3), Row.REDO_WRITE_BACK, "group 0 is committed"),
+    (Action.FINISH, 7, at(Phase.BEGIN, 7, chunk=4, fetched=3), Row.REDO_WRITE_BACK, "group 0 is committed"),
+    (
+        Action.FINISH,
+        7,
+        at(Phase.BEGIN, 7, chunk=4, done=2, fetched=3),
+        Row.RESTORE_AND_REDO,
+        "chunk 4 was in flight (UPDATED): restore it from undo; group 0 is committed, its write-back is not durable: Q speaks",
+    ),
+    (Action.FINISH, 7, at(Phase.BEGIN, 7, chunk=0, done=1), Row.RESTORE_AND_REDO, "chunk 0 was in flight (UNDO_SAVED)"),
+    (Action.FINISH, 7, at(Phase.BEGIN, 7, chunk=1, fetched=3), Row.REDO_SAVE_UNDO, "chunk 1 of group 0 is untouched"),
     (Action.FINISH, 7, at(Phase.COMPLETE, 7), Row.KEEP_BUILD_HEADER, "build HEADER(8) from POST(7)"),
     (Action.FINISH, 7, at(Phase.HEADER, 8), Row.KEEP_RELOAD_HEADER, "HEADER(8) is durable"),
     (Action.RESTART, 8, at(Phase.COMPLETE, 7), Row.KEEP_BUILD_HEADER, "build HEADER(8) from POST(7)"),

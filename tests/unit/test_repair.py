@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from leto.core.errors import Unrecoverable
@@ -198,6 +200,55 @@ def test_after_a_commit_the_parity_buffer_speaks_and_both_tiers_are_left(committ
         **dict.fromkeys(tiers, "written back from the parity buffer, which speaks"),
         Page(scratch, 1): "this parity buffer does not speak",
     }
+
+
+def test_in_a_pipelined_update_every_group_is_asked_by_itself() -> None:
+    """U35: group 0 is written back, 1 and 2 are committed, 3 is begun with a chunk in flight, none is like another."""
+    coded = CodedGeometry(
+        protection=replace(PROTECTION, pipelined=True),
+        segments=(Segment(name="p", first=0, count=9 * CHUNK, optimizer=0, param_group=0),),
+    )
+    lost = [Page("master", 2 * group) for group in range(4)]  # the first page of every group
+    rows_too = [Page(parity_slot(slot), 1) for slot in range(4)] + [Page(tier1(group), 0) for group in range(5)]
+    repair = plan_repair(
+        coded=coded,
+        gradients=GRADIENTS,
+        classes={a.name: a.page_class for a in updater_allocations(coded, GRADIENTS, 4096)},
+        action=Action.FINISH,
+        target=T,
+        progress=at(committed=7, in_flight=7, fetched=4, written_back=1),
+        lost={*lost, *rows_too},
+    )
+    speaks = {op.parity[0].allocation: [p.page for p in op.target] for op in repair.operations if isinstance(op, Reconstruct)}
+    homes, scratch = [parity_slot(slot) for slot in (0, 1, 2)], parity_slot(3)
+    # Two commits end in the home, which is 0, 1 or 2 in turn; after one commit group 3 speaks from the scratch.
+    assert speaks == dict(zip([tier1(0), homes[1], homes[2], scratch, tier1(4)], [*([p] for p in lost), []], strict=True))
+    assert left(repair) == {
+        Page(homes[0], 1): "this parity buffer does not speak",  # the home of group 3, whose first commit went to the scratch
+        **{Page(tier1(g), 0): "written back from the parity buffer, which speaks" for g in (1, 2, 3)},
+    }
+
+
+def test_what_is_fetched_ahead_is_copied_again() -> None:
+    """Three groups are fetched before the first commit, with the first chunk in flight."""
+    coded = CodedGeometry(
+        protection=replace(PROTECTION, pipelined=True),
+        segments=(Segment(name="p", first=0, count=6 * CHUNK, optimizer=0, param_group=0),),
+    )
+    repair = plan_repair(
+        coded=coded,
+        gradients=GRADIENTS,
+        classes={a.name: a.page_class for a in updater_allocations(coded, GRADIENTS, 4096)},
+        action=Action.FINISH,
+        target=T,
+        progress=at(in_flight=0, fetched=2),
+        lost={Page(UNDO, 0), *(Page(parity_slot(slot), 2) for slot in range(4))},
+    )
+    (undo,) = [op for op in repair.operations if isinstance(op, Reconstruct) and op.target]
+    assert (undo.target, undo.parity) == ((PlacedPage(0, Page(UNDO, 0)),), rows(tier1(0)))
+    copies = {op.source: op.target for op in repair.operations if isinstance(op, CopyPages)}
+    assert copies == {(Page(tier1(g), 2),): (Page(parity_slot(g), 2),) for g in (0, 1)}
+    assert set(left(repair)) == {Page(parity_slot(2), 2), Page(parity_slot(3), 2)}
 
 
 def test_a_group_that_is_written_back_and_one_that_is_not_reached_stand_on_tier_1() -> None:
