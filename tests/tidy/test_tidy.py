@@ -26,7 +26,7 @@ CORE_MAY_IMPORT = {"numpy"}
 VERIFY_MAY_IMPORT = {"numpy", "xxhash"}
 NO_TORCH = ("leto.core", "leto.memory", "leto.device", "verify")
 """Light processes are made of these."""
-BENCH_MAY_IMPORT_LETO = ("chaos.targets", "chaos.faults", "chaos.explore")
+BENCH_MAY_IMPORT_LETO = ("chaos.targets", "chaos.faults", "chaos.explore", "chaos.planted")
 
 
 def module_name(path: Path) -> str:
@@ -69,7 +69,7 @@ def broken_arrows(module: str, imported: str) -> str | None:
     if is_in(module, "verify") and (is_in(imported, "chaos") or (is_in(imported, "leto") and there not in (0, None))):
         return "verify judges what is recorded; it imports leto.core only"
     if is_in(module, "chaos") and there not in (0, None) and not any(is_in(module, p) for p in BENCH_MAY_IMPORT_LETO):
-        return "only targets, faults and explore import leto beyond core"
+        return "only targets, faults, explore and planted import leto beyond core"
     if is_in(imported, "torch") and any(is_in(module, p) for p in NO_TORCH):
         return "torch does not belong into light processes"
     return None

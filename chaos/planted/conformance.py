@@ -1,0 +1,142 @@
+"""The kernels' check: each beside the readable definition of what it computes, AdamW beside torch (U46)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from leto.core import reed_solomon
+from leto.core.errors import Unrecoverable
+from leto.device.base import CodeShape
+from leto.device.host_kernels import HostKernels
+
+Page = npt.NDArray[np.uint8]
+PAGE_BYTES = 256
+SHAPE = CodeShape(page_bytes=PAGE_BYTES, tier1_pages=4)
+COLUMNS = (3, 4, 9, 20, 31)
+_FILLING = 0xA5  # what no kernel may leave in its target by accident
+
+
+def first_difference() -> str | None:
+    """The first kernel that does something else than its definition, None when all conform."""
+    return next((name for name, conforms in _CHECKS.items() if not conforms(_Pages())), None)
+
+
+def _blank(count: int) -> list[Page]:
+    return [np.full(PAGE_BYTES, _FILLING, np.uint8) for _ in range(count)]
+
+
+def _addresses(pages: Sequence[npt.NDArray[np.generic]]) -> list[int]:
+    return [page.ctypes.data for page in pages]
+
+
+def _same(left: Sequence[Page], right: Sequence[Page]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+@dataclass(frozen=True)
+class _Pages:
+    """A code word before and after some of its pages changed; parity by the definition."""
+
+    kernels: HostKernels = field(default_factory=HostKernels)
+    old: list[Page] = field(default_factory=lambda: _random(1))
+    new: list[Page] = field(default_factory=lambda: _random(2))
+
+    def parity(self, pages: Sequence[Page]) -> list[Page]:
+        return reed_solomon.encode(SHAPE.tier1_pages, COLUMNS, pages)
+
+
+def _random(seed: int) -> list[Page]:
+    generator = np.random.default_rng(seed)
+    return [generator.integers(0, 256, PAGE_BYTES, dtype=np.uint8) for _ in COLUMNS]
+
+
+def _encodes(p: _Pages) -> bool:
+    target = _blank(SHAPE.tier1_pages)
+    p.kernels.encode(SHAPE, COLUMNS, _addresses(p.old), _addresses(target))
+    return _same(target, p.parity(p.old))
+
+
+def _updates_parity(p: _Pages) -> bool:
+    before, target = p.parity(p.old), _blank(SHAPE.tier1_pages)
+    p.kernels.update_parity(SHAPE, COLUMNS, _addresses(p.old), _addresses(p.new), _addresses(before), _addresses(target))
+    return _same(target, p.parity(p.new))
+
+
+def _reconstructs(p: _Pages) -> bool:
+    target, parity = _blank(2), p.parity(p.old)
+    _solve(p, target, parity)
+    return _same(target, p.old[:2])
+
+
+def _checks_spare_rows(p: _Pages) -> bool:
+    parity = p.parity(p.old)
+    parity[-1][0] ^= 1
+    try:
+        _solve(p, _blank(2), parity)
+    except Unrecoverable:
+        return True
+    return False
+
+
+def _solve(p: _Pages, target: list[Page], parity: list[Page]) -> None:
+    """The first pages, as many as there are targets, from the others and all rows."""
+    lost = len(target)
+    known = _addresses(p.old[lost:])
+    rows = range(SHAPE.tier1_pages)
+    p.kernels.reconstruct(SHAPE, COLUMNS[lost:], known, COLUMNS[:lost], _addresses(target), rows, _addresses(parity))
+
+
+def _xors(p: _Pages) -> bool:
+    (target,) = _blank(1)
+    p.kernels.xor_pages(_addresses(p.old), target.ctypes.data, PAGE_BYTES)
+    return np.array_equal(target, reed_solomon.xor_pages(p.old))
+
+
+def _copies(p: _Pages) -> bool:
+    target = _blank(len(p.old))
+    p.kernels.copy_pages(_addresses(p.old), _addresses(target), PAGE_BYTES)
+    return _same(target, p.old)
+
+
+def _finds_unequal_pages(p: _Pages) -> bool:
+    other = [page.copy() for page in p.old]
+    other[3][-1] ^= 1
+    return p.kernels.equal_pages(_addresses(p.old), _addresses(other), PAGE_BYTES) == [3]
+
+
+def _fills(p: _Pages) -> bool:
+    (target,) = _blank(1)
+    p.kernels.fill(target.ctypes.data, PAGE_BYTES, 0xDEADBEEF)
+    return bool((target.view(np.uint32) == 0xDEADBEEF).all())
+
+
+def _publishes(p: _Pages) -> bool:
+    words = (ctypes.c_uint64 * 3)()
+    p.kernels.publish([ctypes.addressof(words) + 8 * k for k in range(3)], 7)
+    return list(words) == [7, 7, 7]
+
+
+def _repeats_torch(p: _Pages) -> bool:
+    """Torch is imported by who asks: everything else here does without."""
+    from leto.update.adam import host_kernels, reproduces_torch
+
+    return reproduces_torch(host_kernels())
+
+
+_CHECKS: dict[str, Callable[[_Pages], bool]] = {
+    "encode": _encodes,
+    "update-parity": _updates_parity,
+    "reconstruct": _reconstructs,
+    "spare rows": _checks_spare_rows,
+    "xor": _xors,
+    "copy": _copies,
+    "equal": _finds_unequal_pages,
+    "fill": _fills,
+    "publish": _publishes,
+    "adam": _repeats_torch,
+}

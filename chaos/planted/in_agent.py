@@ -1,0 +1,84 @@
+"""Planted bugs in what stands between two epochs: fences, fencing epochs, marker pages, marks of lost pages, giving up."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from chaos.planted.planting import Patch, planted, skip
+from leto.core.layout import marker_page_offset
+from leto.device import host
+from leto.memory import control
+from leto.memory.retained_state import RetainedState
+from leto.memory.state_manager import Server
+from leto.runtime import coordinator
+from leto.runtime.coordinator import Coordinator
+from leto.runtime.fork_client import ForkedChild
+
+
+@planted("U5", agent="inherited mapping")
+def child_still_maps(patch: Patch) -> None:
+    """Children inherit retained mappings and go on writing when their parent is fenced."""
+    patch.set(host, "madvise", skip)
+
+
+@planted("INV-F", agent="fence")
+def signalled_not_reaped(patch: Patch) -> None:
+    """A survivor counts as fenced when it has been sent SIGKILL."""
+    patch.set(ForkedChild, "fence", lambda self, timeout_s: os.killpg(self.pid, signal.SIGKILL))
+
+
+@planted("INV-F", agent="fence")
+def helpers_outlive_the_fence(patch: Patch) -> None:
+    """The fence ends a trainer and not what it has forked."""
+
+    def leader_only(self: ForkedChild, timeout_s: float) -> None:
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        assert self.ended(timeout_s)
+
+    patch.set(ForkedChild, "fence", leader_only)
+
+
+@planted("INV-F", agent="stale epoch")
+def stale_epoch_accepted(patch: Patch) -> None:
+    """The state manager serves processes of an epoch that a decision has ended."""
+    patch.set(Server, "_check_epoch", skip)
+
+
+@planted("U5", agent="stale marks")
+def marker_pages_reused(patch: Patch) -> None:
+    """Every epoch has the same marker pages, in which a process of an older one still writes."""
+    patch.set(control, "marker_page_offset", lambda epoch, mirror: marker_page_offset(0, mirror))
+
+
+@planted("U36", agent="marks of lost pages")
+def lost_marks_end_with_the_epoch(patch: Patch) -> None:
+    """Marks of lost pages are forgotten when the next epoch begins, rebuilt or not."""
+
+    def forgetting(advance: Any) -> Any:
+        def advance_then_forget(self: RetainedState, epoch: int) -> None:
+            advance(self, epoch)
+            self._lost.clear()
+
+        return advance_then_forget
+
+    patch.wrap(RetainedState, "advance", forgetting)
+
+
+@planted("U19", agent="marks of lost pages")
+def first_mark_clears_all(patch: Patch) -> None:
+    """The acknowledgement of one rebuilt page clears the marks of all."""
+    patch.set(RetainedState, "rebuilt", lambda self, pages: self._lost.clear())
+
+
+@planted("U37", agent="crash loop")
+def crash_loop_not_counted(patch: Patch) -> None:
+    """Failures without progress are repeated for ever."""
+    patch.set(coordinator, "crash_loop", lambda failures: None)
+
+
+@planted("U4", agent="lost marker")
+def lost_marker_taken_as_none(patch: Patch) -> None:
+    """A job whose marks are all gone counts as one that never began, and starts cold."""
+    patch.set(Coordinator, "_fallen_back", lambda self, ranks: None)
