@@ -12,18 +12,20 @@ class LossClass(Enum):
     """Classes of pages that can be lost, as scenario files name them.
 
     Those of ``leto.core.layout.PageClass`` that a rank can lose and go on, with the two parity buffers told apart by whether
-    they speak where the rank stands.
+    they speak where the rank stands, and with those coded pages by themselves that belong to the chunk in flight.
     """
 
     CODED = "coded"
     DERIVED = "derived"
     GRADIENTS = "gradients"
     UNDO = "undo"
+    IN_FLIGHT = "in-flight"
     PARITY = "parity"
     SCRATCH = "scratch"
     GRADIENT_PARITY = "gradient-parity"
     TIER1 = "tier1"
     TIER2 = "tier2"
+    MARKERS = "markers"
 
 
 EXPENDABLE = (LossClass.DERIVED, LossClass.SCRATCH)

@@ -15,6 +15,7 @@ from chaos.yaml_source import Path, Source, dotted
 from leto.core.errors import ConfigError
 from leto.core.failpoints import Kernel, Point
 from leto.core.geometry import Protection
+from leto.core.markers import MIRRORS
 
 Mistake = tuple[Path, str]
 KERNELS_OUTSIDE_UPDATE = (Kernel.RS_ENCODE,)
@@ -287,13 +288,16 @@ def _in_loss(data: Any, loss: Any, path: Path) -> Iterator[Mistake]:
     if _dig(loss, "group") is not None and not per_group and name in grouped:
         yield (*path, "group"), "goes with 'per: group'"
     most, solvable = _most(data, name), _dig(data, "protection", "tier1")
-    must_survive = name == LossClass.CODED.value and per_group and _dig(data, "expect", "fallback") != "refused"
+    refused = _dig(data, "expect", "fallback") == "refused"
+    must_survive = name == LossClass.CODED.value and per_group and not refused
     if not _is_count(count):
         return
     if most is not None and count > most and (per_group or name not in grouped):
         yield (*path, "count"), f"{'a group' if per_group else 'a rank'} has at most {most} pages of class {name!r}"
     elif must_survive and _is_count(solvable) and count > solvable:
         yield (*path, "count"), f"tier1 solves {solvable} of a group; lose fewer, or expect 'fallback: refused'"
+    elif name == LossClass.MARKERS.value and count == MIRRORS and not refused:
+        yield (*path, "count"), "of all mirrors nothing is left to read; lose fewer, or expect 'fallback: refused'"
 
 
 _GROUPED = (LossClass.CODED, LossClass.GRADIENTS, LossClass.GRADIENT_PARITY, LossClass.TIER1, LossClass.TIER2)
@@ -309,7 +313,10 @@ def _most(data: Any, name: Any) -> int | None:
         LossClass.TIER2.value: "tier2",
         LossClass.PARITY.value: "tier1",
         LossClass.UNDO.value: "chunk_pages",
+        LossClass.IN_FLIGHT.value: "chunk_pages",
     }
+    if name == LossClass.MARKERS.value:
+        return MIRRORS
     most = _dig(data, "protection", keys.get(name, "") if isinstance(name, str) else "")
     return most if isinstance(most, int) and not isinstance(most, bool) else None
 

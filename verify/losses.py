@@ -22,6 +22,7 @@ class _Count:
     lost: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # by rank, not rebuilt yet
     found: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # by rank, as localised last
     budgets: list[Mapping[str, Any]] = field(default_factory=list)
+    mirrors: int = 0  # most mirrors of a marker lost at once, and carried over from the others
 
 
 def losses_repaired(history: Sequence[Entry], *, refusal: bool = False) -> CheckResult:
@@ -41,7 +42,8 @@ def losses_repaired(history: Sequence[Entry], *, refusal: bool = False) -> Check
             reason = f"the run ended before {_state(count, rank)}"
             return CheckResult(name=_NAME, judgement=Judgement.UNKNOWN, reason=reason)
     done = "found" if open_ranks else "found and rebuilt"
-    reason = f"{count.pages} of {count.pages} lost pages {done}; {_used(count.budgets)}"
+    mirrors = f"; at most {count.mirrors} mirrors of a marker lost" if count.mirrors else ""
+    reason = f"{count.pages} of {count.pages} lost pages {done}; {_used(count.budgets)}{mirrors}"
     return CheckResult(name=_NAME, judgement=Judgement.TRUE, reason=reason, details={"pages": count.pages})
 
 
@@ -64,6 +66,8 @@ def _follow(count: _Count, entry: Entry) -> str:
         return _difference(f["rank"], count.lost[f["rank"]], count.found[f["rank"]])
     elif entry.name == "repaired":
         return _repaired(count, f)
+    elif entry.name == "carried":
+        return _carried(count, f)
     elif entry.name == "recovered":
         left = next((rank for rank, pages in count.lost.items() if pages), None)
         return "" if left is None else f"epoch {f['epoch']} recovered before {_state(count, left)}"
@@ -89,6 +93,17 @@ def _repaired(count: _Count, f: Mapping[str, Any]) -> str:
         return f"rank {f['rank']} repaired {f['pages']} pages, {len(lost)} were lost and {len(found)} found"
     count.lost[f["rank"]], count.found[f["rank"]] = set(), set()
     count.budgets += f["budgets"]
+    return ""
+
+
+def _carried(count: _Count, f: Mapping[str, Any]) -> str:
+    """Lost mirrors of a marker are not rebuilt: fresh marker pages say what the others said."""
+    pages, found = set(f["pages"]), count.found[f["rank"]]
+    if not pages <= found:
+        return f"rank {f['rank']} carried over {min(pages - found)}, which was not found to be lost"
+    count.lost[f["rank"]] -= pages
+    found -= pages
+    count.mirrors = max(count.mirrors, len(pages))
     return ""
 
 

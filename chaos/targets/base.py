@@ -14,6 +14,8 @@ counts as a hang and what the run is worth belong to the engine and the checkers
     localised   rank, epoch, found, lost, pages, seconds
                                                       a failed rank's lost pages, as "allocation:index"; those of earlier
                                                       failures that nobody has rebuilt yet are among them
+    carried     rank, epoch, pages                    lost mirrors of the rank's marker, whose words stand in the fresh marker
+                                                      pages of this epoch: nothing is to be rebuilt of them
     repaired    rank, epoch, pages, rebuilt, budgets, reconstruct_s
                                                       the rank holds again what it needs; budgets by code word
     recovered   epoch, seconds, action, level, phases

@@ -61,10 +61,11 @@ def _check_losses(spec: RunSpec) -> None:
 
 
 def _job_config(spec: RunSpec, armed_path: Path) -> JobConfig:
-    plugins, manager_plugins = list(PROBES), []
+    plugins, manager_plugins, agent_plugins = list(PROBES), [], []
     if _loses_pages(spec):
         plugins += [hand_over.TRAINER_PLUGIN, GEOMETRY_PLUGIN]
         manager_plugins.append(hand_over.MANAGER_PLUGIN)
+        agent_plugins.append(hand_over.AGENT_PLUGIN)
     updater = DEFAULT_UPDATER
     if spec.updater is Updater.NONE:
         plugins.append(no_updater.PLUGIN)
@@ -79,6 +80,7 @@ def _job_config(spec: RunSpec, armed_path: Path) -> JobConfig:
         updater=updater,
         plugins=tuple(plugins),
         manager_plugins=tuple(manager_plugins),
+        agent_plugins=tuple(agent_plugins),
         plugin_options={
             "armed_file": str(armed_path),
             "aimed_dir": str(spec.output_dir),
@@ -260,12 +262,12 @@ class LetoJob:
     def lose(self, injection: Injection, lost: Sequence[LostPages]) -> None:
         rank = injection.rank
         pages = [page for one in lost for page in one.pages]
-        paths = (hand_over.manager_path(self._spec.output_dir, rank), hand_over.trainer_path(self._spec.output_dir, rank))
+        ways = (hand_over.manager_path, hand_over.trainer_path, hand_over.agent_path)
         try:
-            processes = [HandOver.read(path) for path in paths]
+            processes = [HandOver.read(path_of(self._spec.output_dir, rank)) for path_of in ways]
             if processes[1].pid != self._trainers[rank][0]:
                 raise FaultNotInjected(f"{injection.label}: rank {rank} handed over its memory as process {processes[1].pid}")
-            poison(self._pools[rank], processes, pages)
+            poison(self._pools[rank], processes, pages, epoch=self._epoch)
         except OSError as error:
             raise FaultNotInjected(f"{injection.label}: {error}") from None
 

@@ -13,8 +13,8 @@ from chaos.schedule import draw
 from chaos.targets.base import FaultNotInjected
 from leto.core.geometry import CodedGeometry, GradientGeometry, Page, Protection, Segment
 from leto.core.hooks import TrainerContext
-from leto.core.layout import TIER2, UNDO, Allocation, PageClass, gradient_parity, parity_slot, tier1
-from leto.core.markers import Phase, Progress
+from leto.core.layout import MARKERS, TIER2, UNDO, Allocation, PageClass, gradient_parity, parity_slot, tier1
+from leto.core.markers import MIRRORS, Phase, Progress
 from leto.core.update_plan import speaking_slot
 
 
@@ -113,6 +113,9 @@ def pages_of(
     match page_class:
         case LossClass.CODED:
             return tuple(tuple(p.page for p in coded.group_pages(group)) for group in range(coded.group_count))
+        case LossClass.IN_FLIGHT:
+            flight = progress.in_flight
+            return (tuple(p.page for p in coded.chunk_pages(flight[0])) if flight else (),)
         case LossClass.GRADIENTS:
             return tuple(tuple(p.page for p in gradients.group_pages(group)) for group in range(gradients.group_count))
         case LossClass.TIER1:
@@ -132,6 +135,8 @@ def pages_of(
             page_bytes = coded.protection.page_bytes
             derived = [a for a in allocations if a.page_class is PageClass.DERIVED]
             return (tuple(page for a in derived for page in _pages(a.name, a.byte_count // page_bytes)),)
+        case LossClass.MARKERS:
+            return (_pages(MARKERS, MIRRORS),)
 
 
 def parity_in_use(coded: CodedGeometry, progress: Progress) -> list[int]:

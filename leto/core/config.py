@@ -53,7 +53,8 @@ class Timeouts:
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
     """One job. ``plugins`` are import paths ``module:function``, called in each trainer with its TrainerContext;
-    ``manager_plugins`` likewise in each state manager with its ManagerContext.
+    ``manager_plugins`` likewise in each state manager with its ManagerContext, ``agent_plugins`` in the node agent with one a
+    rank.
 
     ``updater`` is the import path of the class that runs the update phase. ``output_dir`` receives the trainers' logs and what
     plugins write.
@@ -69,6 +70,7 @@ class JobConfig:
     updater: str = DEFAULT_UPDATER
     plugins: tuple[str, ...] = ()
     manager_plugins: tuple[str, ...] = ()
+    agent_plugins: tuple[str, ...] = ()
     plugin_options: Mapping[str, Any] = field(default_factory=dict)
     timeouts: Timeouts = field(default_factory=Timeouts)
 

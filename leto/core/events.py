@@ -11,8 +11,8 @@ from typing import Any, Protocol
 class Event:
     """Something that happened. ``fields`` hold JSON values; the listener adds the time.
 
-    Names in use: job-started, ready, iteration, failure, fenced, localised, decided, resumed, repaired, recovered, audit,
-    shadows-ready, shadow-ended, shadow-failed, service-ended, job-ended.
+    Names in use: job-started, ready, iteration, failure, fenced, localised, decided, carried, resumed, repaired, recovered,
+    audit, shadows-ready, shadow-ended, shadow-failed, service-ended, job-ended.
     """
 
     name: str

@@ -84,10 +84,10 @@ Plugin = Callable[[TrainerContext], None]
 
 @dataclass(frozen=True, kw_only=True)
 class ManagerContext:
-    """Handed to every plugin of a rank's state manager before it serves.
+    """Handed to every plugin of a rank's state manager before it serves, and of the agent for what it maps of the rank.
 
-    ``mappings`` are the state manager's own, address and byte count: lost pages are found by asking the kernel about them, so
-    a fault that is to be found must be in them. Nobody may load from them.
+    ``mappings`` are that process's own, address and byte count. Lost pages are found by asking the kernel about the state
+    manager's, so a fault that is to be found must be in them, and nobody may load from them. The agent maps control only.
     """
 
     rank: int

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from leto.core.geometry import CODED_ARRAYS, OS_PAGE_BYTES, CodedGeometry, GradientGeometry
+from leto.core.geometry import CODED_ARRAYS, OS_PAGE_BYTES, CodedGeometry, GradientGeometry, Page
 from leto.core.markers import MIRRORS
 from leto.core.records import RECORD_SLOTS
 
@@ -62,6 +62,8 @@ UNDO = "undo"
 TIER2 = "tier2"
 HEADER_RECORDS = "record/header"
 POST_RECORDS = "record/post"
+MARKERS = "markers"
+"""The mirrors of an epoch's marker page: no allocation, but they can be lost, and are named, like one."""
 
 
 def parity_slot(slot: int) -> str:
@@ -105,8 +107,23 @@ DECISION_SLOT_BYTES = OS_PAGE_BYTES
 MARKERS_OFFSET = 4 * OS_PAGE_BYTES
 MAX_EPOCHS = 1 << 14
 CONTROL_BYTES = MARKERS_OFFSET + MAX_EPOCHS * MIRRORS * OS_PAGE_BYTES
+FIXED_CONTROL_PAGES = MARKERS_OFFSET // OS_PAGE_BYTES
+"""Operating-system pages of the control arena that have no mirror."""
 
 
 def marker_page_offset(epoch: int, mirror: int) -> int:
     """Offset in the control arena of one mirror's page of marker words."""
     return MARKERS_OFFSET + (epoch * MIRRORS + mirror) * OS_PAGE_BYTES
+
+
+def control_pages(epoch: int) -> tuple[int, ...]:
+    """The operating-system pages of the control arena that are in use in ``epoch``, by index: fixed ones, then mirrors."""
+    mirrors = (marker_page_offset(epoch, mirror) // OS_PAGE_BYTES for mirror in range(MIRRORS))
+    return (*range(FIXED_CONTROL_PAGES), *mirrors)
+
+
+def control_page(epoch: int, index: int) -> Page:
+    """Of one of these its name: ``markers`` 0 to 2 are the mirrors of the epoch, ``control`` the fixed pages."""
+    if index < FIXED_CONTROL_PAGES:
+        return Page(Domain.CONTROL.value, index)
+    return Page(MARKERS, index - marker_page_offset(epoch, 0) // OS_PAGE_BYTES)

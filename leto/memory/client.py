@@ -260,6 +260,10 @@ class PoolAgent:
         self.control = self._connection.control
 
     @property
+    def rank(self) -> int:
+        return self._connection.rank
+
+    @property
     def epoch(self) -> int:
         return self._connection.epoch
 

@@ -14,10 +14,11 @@ import ctypes
 import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
-from leto.core.errors import FencedError, ProtocolViolation
+from leto.core.errors import FencedError, ProtocolViolation, Unrecoverable
+from leto.core.geometry import OS_PAGE_BYTES
 from leto.core.layout import (
     CONTROL_BYTES,
     DECISION_OFFSET,
@@ -35,6 +36,11 @@ WORD_BYTES = 8
 DECISION_SLOTS = 2
 _PREFIX = struct.Struct("<4sIII")  # magic, epoch, payload length, crc32 of epoch and payload
 _MAGIC = b"LDEC"
+_FIXED_PAGES = {
+    PARK_WORD_OFFSET // OS_PAGE_BYTES: "the park word",
+    DECISION_OFFSET // OS_PAGE_BYTES: "a slot of the decision record",
+    DECISION_OFFSET // OS_PAGE_BYTES + 1: "a slot of the decision record",
+}
 
 
 class ControlPage:
@@ -43,6 +49,10 @@ class ControlPage:
     def __init__(self, mapping: Mapping) -> None:
         assert mapping.byte_count >= CONTROL_BYTES, "not a control arena"
         self._mapping = mapping
+
+    @property
+    def address(self) -> int:
+        return self._mapping.address
 
     # Park word and heartbeat.
 
@@ -75,13 +85,23 @@ class ControlPage:
         offsets = _word_offsets(epoch, word)
         return (self._mapping.address + offsets[0], self._mapping.address + offsets[1], self._mapping.address + offsets[2])
 
-    def mirror_words(self, epoch: int) -> tuple[tuple[int, ...], ...]:
-        """[mirror][word] of the epoch's marker pages."""
-        return tuple(tuple(self._load(_word_offsets(epoch, Word(w))[m]) for w in range(WORDS)) for m in range(MIRRORS))
+    def mirror_words(self, epoch: int, lost: Container[int] = ()) -> tuple[tuple[int, ...] | None, ...]:
+        """[mirror][word] of the epoch's marker pages; None for a mirror that is lost, from which nothing is loaded."""
+        mirrors = range(MIRRORS)
+        return tuple(None if _mirror_page(epoch, m) in lost else self._mirror_words(epoch, m) for m in mirrors)
 
-    def read_progress(self, epoch: int) -> Progress:
-        """How far the rank came in ``epoch``; read it after its trainer is fenced. Raises Unrecoverable (U4)."""
-        return read_mirrors(epoch, self.mirror_words(epoch))
+    def _mirror_words(self, epoch: int, mirror: int) -> tuple[int, ...]:
+        return tuple(self._load(_word_offsets(epoch, Word(w))[mirror]) for w in range(WORDS))
+
+    def read_progress(self, epoch: int, lost: Container[int] = ()) -> Progress:
+        """How far the rank came in ``epoch``; read it after its trainer is fenced.
+
+        ``lost`` are pages of this arena, as localised: touching one could end this process. Raises Unrecoverable (U4).
+        """
+        for page, what in _FIXED_PAGES.items():
+            if page in lost:
+                raise Unrecoverable(f"page {page} of the control arena, {what}, is lost: it has no mirror")
+        return read_mirrors(epoch, self.mirror_words(epoch, lost))
 
     def write_words(self, epoch: int, words: Sequence[int]) -> None:
         """Carry-over into fresh marker pages, by the agent, before any trainer of ``epoch`` starts (U5)."""
@@ -136,6 +156,10 @@ class ControlPage:
 
     def _store(self, offset: int, value: int) -> None:
         ctypes.c_uint64.from_address(self._mapping.address + offset).value = value
+
+
+def _mirror_page(epoch: int, mirror: int) -> int:
+    return marker_page_offset(epoch, mirror) // OS_PAGE_BYTES
 
 
 def _word_offsets(epoch: int, word: Word) -> list[int]:

@@ -125,11 +125,15 @@ class Localise:
 
 @dataclass(frozen=True, kw_only=True)
 class Localised:
-    """``found`` pages were not marked before; ``lost`` are marked now. ``seconds`` is what finding and replacing took."""
+    """``found`` pages were not marked before; ``lost`` are marked now. ``seconds`` is what finding and replacing took.
+
+    ``control`` are lost pages of the control arena, in operating-system pages from its begin, which agents must not load from.
+    """
 
     epoch: int
     found: int
     lost: int
+    control: tuple[int, ...]
     seconds: float
 
 

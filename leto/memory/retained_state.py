@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from leto.core.errors import FencedError, RetainedStateError
 from leto.core.geometry import OS_PAGE_BYTES, Page
-from leto.core.layout import CONTROL_BYTES, MAX_EPOCHS, Allocation, Domain, marker_page_offset
+from leto.core.layout import CONTROL_BYTES, MAX_EPOCHS, Allocation, Domain, control_pages, marker_page_offset
 from leto.device.host import HostArena
 from leto.memory.localise import SEARCHES
 from leto.memory.messages import MAX_NAME_LENGTH, DomainUsage, Place, allocation_name, first_batch, page_name
@@ -74,6 +74,14 @@ class RetainedState:
                 self._lost[Page(place.name, index)] = None
                 arena.renew(place.offset + first, min(self._page_bytes, place.byte_count - first))
         return len(self._lost) - marked
+
+    def lost_control(self) -> tuple[int, ...]:
+        """Lost pages of the control arena that this epoch uses, by operating-system page.
+
+        They are neither marked nor replaced: nobody rebuilds them, and zeros in their place would read as words.
+        """
+        arena = self.arenas[Domain.CONTROL]
+        return tuple(page for page in control_pages(self.epoch) if arena.has_lost(page * OS_PAGE_BYTES, OS_PAGE_BYTES))
 
     @property
     def lost_count(self) -> int:

@@ -223,9 +223,9 @@ class Server:
                 return Used(epoch=epoch, domains=state.usage())
             case Localise():
                 started_s = time.perf_counter()
-                found = state.localise()
+                found, control = state.localise(), state.lost_control()
                 seconds = time.perf_counter() - started_s
-                return Localised(epoch=epoch, found=found, lost=state.lost_count, seconds=seconds)
+                return Localised(epoch=epoch, found=found, lost=state.lost_count, control=control, seconds=seconds)
             case ListLost():
                 return Lost(epoch=epoch, pages=state.lost_from(message.first), total=state.lost_count)
             case Rebuilt():
@@ -278,9 +278,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _call_plugins(options: argparse.Namespace, state: RetainedState) -> None:
-    mappings = {
-        domain: (state.arenas[domain].address, state.arenas[domain].capacity_bytes) for domain in (Domain.DEVICE, Domain.HOST)
-    }
+    mappings = {domain: (arena.address, arena.capacity_bytes) for domain, arena in state.arenas.items()}
     context = ManagerContext(rank=options.rank, options=options.plugin_options, mappings=mappings)
     for path in options.plugin:
         load(path)(context)

@@ -31,7 +31,7 @@ class Coordinator:
     def decide(self, readers: Sequence[ReadProgress]) -> Decision:
         """All ranks are fenced. Raises ProtocolViolation when an invariant is broken; then nothing may be repaired."""
         try:
-            ranks = [read() for read in readers]
+            ranks = [_read(rank, read) for rank, read in enumerate(readers)]
         except Unrecoverable as error:
             nothing = Progress(phase=Phase.NONE, iteration=0)
             return checkpoint(f"unrecoverable: {error}; no checkpoint configured", [nothing] * self._world_size)
@@ -56,3 +56,10 @@ class Coordinator:
         self._failures = 1 if completed > self._completed else self._failures + 1
         self._completed = max(completed, self._completed)
         return crash_loop(self._failures)
+
+
+def _read(rank: int, read: ReadProgress) -> Progress:
+    try:
+        return read()
+    except Unrecoverable as error:
+        raise Unrecoverable(f"rank {rank}: {error}") from None

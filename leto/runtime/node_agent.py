@@ -11,7 +11,7 @@ A plain process without torch. It maps control arenas only and never reads retai
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from typing import Any
 from leto.core.config import JobConfig
 from leto.core.errors import ConfigError, JobError, LetoError
 from leto.core.events import Event, Observer
-from leto.core.layout import MAX_EPOCHS
+from leto.core.geometry import Page
+from leto.core.layout import MAX_EPOCHS, control_page
 from leto.core.markers import Progress, words_of
 from leto.core.recovery import Action, Decision
 from leto.megatron.models import model_spec
@@ -41,11 +42,15 @@ class JobEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class Interrupted:
-    """A generation that failed: when that was seen (monotonic seconds), and how long fencing and localisation took."""
+    """A generation that failed: when that was seen (monotonic seconds), and how long fencing and localisation took.
+
+    ``lost_control`` are each rank's lost pages of its control arena.
+    """
 
     at_s: float
     fence_s: float
     localise_s: float = 0.0
+    lost_control: tuple[tuple[int, ...], ...] = ()
 
 
 class NodeAgent:
@@ -109,9 +114,9 @@ class Job:
                 return JobEnd(status="completed")
             if failure.fatal:
                 return _fatal_end(failure)
-            localise_s = self._localise(epoch)
-            interrupted = replace(interrupted, localise_s=localise_s)
-            decision = self._decide(epoch)
+            localise_s, lost_control = self._localise(epoch)
+            interrupted = replace(interrupted, localise_s=localise_s, lost_control=lost_control)
+            decision = self._decide(epoch, lost_control)
             if decision.action is Action.CHECKPOINT:
                 return JobEnd(status="refused", reason=f"{decision.reason}; rank {failure.rank} {failure.cause}")
         return JobEnd(status="refused", reason=f"{MAX_EPOCHS} epochs are used up")
@@ -148,6 +153,7 @@ class Job:
             pool.advance(epoch)
             pool.control.write_words(epoch, words_of(epoch, carried))
             pool.control.clear_park()
+        self._tell_carried(epoch, interrupted.lost_control if interrupted else ())
         shadows = None if decision.action is Action.COLD else self._standby.take()
         if shadows is not None:
             shadows.promote(epoch)
@@ -165,6 +171,12 @@ class Job:
             },
         )
 
+    def _tell_carried(self, epoch: int, lost_control: Sequence[Sequence[int]]) -> None:
+        """What lost mirrors said stands in fresh marker pages: nothing else is to be rebuilt of them (U4, U5)."""
+        for rank, pages in enumerate(lost_control):
+            if pages:
+                self._tell("carried", epoch=epoch, rank=rank, pages=_control_names(epoch - 1, pages))
+
     def _check_managers(self) -> None:
         """What a state manager retained went with it, but for what trainers had mapped."""
         for manager in self._services.managers:
@@ -178,20 +190,26 @@ class Job:
     def _fork_shadows(self, epoch: int) -> Generation:
         return self._fork(SHADOW, epoch)
 
-    def _localise(self, epoch: int) -> float:
-        """Lost pages are found, marked and replaced before a trainer touches retained memory (R17). Returns the seconds."""
+    def _localise(self, epoch: int) -> tuple[float, tuple[tuple[int, ...], ...]]:
+        """Lost pages are found, marked and replaced before a trainer touches retained memory, or this agent a mark (R17).
+
+        Returns the seconds, and each rank's lost pages of its control arena.
+        """
         self._check_managers()
         started_s = time.monotonic()
+        lost_control = []
         for rank, pool in enumerate(self._services.pools):
             found = pool.localise()
-            if found.lost:
-                pages = [f"{page.allocation}:{page.page_index}" for page in pool.lost()]
-                counts = {"found": found.found, "lost": found.lost}
+            lost_control.append(found.control)
+            if found.lost or found.control:
+                pages = [_page_name(page) for page in pool.lost()] + _control_names(epoch, found.control)
+                counts = {"found": found.found + len(found.control), "lost": found.lost + len(found.control)}
                 self._tell("localised", epoch=epoch, rank=rank, **counts, pages=pages, seconds=found.seconds)
-        return time.monotonic() - started_s
+        return time.monotonic() - started_s, tuple(lost_control)
 
-    def _decide(self, epoch: int) -> Decision:
-        decision = self._coordinator.decide([_reader(pool, epoch) for pool in self._services.pools])
+    def _decide(self, epoch: int, lost_control: Sequence[Sequence[int]]) -> Decision:
+        readers = [_reader(pool, epoch, lost) for pool, lost in zip(self._services.pools, lost_control, strict=True)]
+        decision = self._coordinator.decide(readers)
         self._tell(
             "decided",
             epoch=epoch + 1,
@@ -211,5 +229,13 @@ def _fatal_end(failure: Failure) -> JobEnd:
     return JobEnd(status=status, reason=f"rank {failure.rank}: {failure.cause}{fallback}")
 
 
-def _reader(pool: PoolAgent, epoch: int) -> Callable[[], Progress]:
-    return lambda: pool.control.read_progress(epoch)
+def _reader(pool: PoolAgent, epoch: int, lost: Sequence[int]) -> Callable[[], Progress]:
+    return lambda: pool.control.read_progress(epoch, lost)
+
+
+def _page_name(page: Page) -> str:
+    return f"{page.allocation}:{page.page_index}"
+
+
+def _control_names(epoch: int, pages: Sequence[int]) -> list[str]:
+    return [_page_name(control_page(epoch, page)) for page in pages]

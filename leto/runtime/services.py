@@ -11,8 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from leto.core import plugins
 from leto.core.config import JobConfig
 from leto.core.errors import JobError
+from leto.core.hooks import ManagerContext
+from leto.core.layout import CONTROL_BYTES, Domain
 from leto.megatron.preload import TRAINER_ENVIRONMENT
 from leto.memory.client import PoolAgent
 from leto.memory.state_manager import ManagerSpec
@@ -93,9 +96,16 @@ class Services:
         self._resources.callback(_stop, manager, timeouts.stop_s)
         pool = PoolAgent(socket_path, rank=rank, epoch=0, timeout_s=timeouts.start_s)
         self._resources.callback(pool.close)
+        self._call_agent_plugins(pool)
         self.managers.append(manager)
         self.pools.append(pool)
         self.pool_sockets.append(socket_path)
+
+    def _call_agent_plugins(self, pool: PoolAgent) -> None:
+        mappings = {Domain.CONTROL: (pool.control.address, CONTROL_BYTES)}
+        context = ManagerContext(rank=pool.rank, options=self._config.plugin_options, mappings=mappings)
+        for path in self._config.agent_plugins:
+            plugins.load(path)(context)
 
 
 def _stop(manager: Spawned, timeout_s: float) -> None:

@@ -1,16 +1,18 @@
 """A trainer whose memory is about to be lost: python losing_client.py SOCKET MEMORY_DIR PAGES.
 
 Retains PAGES code pages of coded state and of tier 1, fills them, hands its userfaultfd over, says "ready", then reads from
-stdin which page to load from, and answers with its first byte, as long as it lives.
+stdin which page to load from, and answers with its first byte, as long as it lives. Of a mirror it stores the phase again.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
 from chaos.faults.hand_over import install_in_trainer
 from leto.core.hooks import TrainerContext
-from leto.core.layout import Allocation, PageClass
+from leto.core.layout import MARKERS, Allocation, PageClass
+from leto.core.markers import Word
 from leto.memory.client import Pool
 from leto.memory.regions import Regions
 
@@ -54,7 +56,16 @@ def main(socket_path: str, memory_dir: str, pages: str) -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         name, index = line.split()
+        if name == MARKERS:
+            _store_again(pool.control.word_addresses(1, Word.PHASE)[int(index)])
+            continue
         print(regions.bytes(name)[int(index) * PAGE_BYTES], flush=True)
+
+
+def _store_again(address: int) -> None:
+    word = ctypes.c_uint64.from_address(address)
+    word.value = 0
+    print(word.value, flush=True)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,14 @@ import numpy as np
 import pytest
 from losing_client import DATA, LAYOUT, PAGE_BYTES, PARITY, allocations, pattern
 
-from chaos.faults.hand_over import MANAGER_PLUGIN, HandOver, manager_path, trainer_path
+from chaos.faults.hand_over import MANAGER_PLUGIN, HandOver, agent_path, install_in_agent, manager_path, trainer_path
 from chaos.faults.memory import can_poison, poison
-from leto.core.errors import JobError, RetainedStateError
+from leto.core.errors import JobError, RetainedStateError, Unrecoverable
 from leto.core.geometry import OS_PAGE_BYTES, Page
+from leto.core.hooks import ManagerContext
+from leto.core.layout import CONTROL_BYTES, MARKERS, Domain, control_page
+from leto.core.markers import Phase, Progress, StepDone, step_mark, words_of
+from leto.device.linux import populate_read
 from leto.memory.client import Pool, PoolAgent, PoolObserver
 from leto.memory.regions import Regions
 from leto.memory.state_manager import ManagerSpec
@@ -50,6 +54,8 @@ class Losing:
         self.manager = start_state_manager(self.socket_path, spec, log_path=folder / "log", timeout_s=TIMEOUT_S)
         self.agent = PoolAgent(self.socket_path, rank=0, epoch=0, timeout_s=TIMEOUT_S)
         self.agent.advance(1)
+        arenas = {Domain.CONTROL: (self.agent.control.address, CONTROL_BYTES)}
+        install_in_agent(ManagerContext(rank=0, options={"memory_dir": str(folder)}, mappings=arenas))
         script = Path(__file__).with_name("losing_client.py")
         argv = [sys.executable, script, self.socket_path, folder, str(pages)]
         self.trainer = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -71,7 +77,7 @@ class Losing:
 
     def processes(self) -> list[HandOver]:
         """Those that are alive, the state manager first."""
-        paths = [manager_path(self.folder, 0)]
+        paths = [manager_path(self.folder, 0), agent_path(self.folder, 0)]
         if self.trainer.poll() is None:
             paths.append(trainer_path(self.folder, 0))
         return [HandOver.read(path) for path in paths]
@@ -79,7 +85,10 @@ class Losing:
     def lose(self, *pages: Page, page_bytes: int = PAGE_BYTES) -> None:
         with self.observer(page_bytes) as observer:
             observer.table()
-            poison(observer, self.processes(), pages)
+            poison(observer, self.processes(), pages, epoch=self.agent.epoch)
+
+    def lose_mirrors(self, *mirrors: int) -> None:
+        self.lose(*(Page(MARKERS, mirror) for mirror in mirrors))
 
     def kill_trainer(self) -> None:
         self.trainer.kill()
@@ -95,6 +104,7 @@ class Losing:
         assert self.trainer.stdin is not None and self.trainer.stdout is not None
         self.trainer.stdin.close()
         self.trainer.stdout.close()
+        os.close(HandOver.read(agent_path(self.folder, 0)).userfaultfd)
         self.agent.close()
         self.manager.stop(TIMEOUT_S)
         self.manager.close()
@@ -216,13 +226,57 @@ def test_more_marks_than_fit_a_datagram_go_in_batches(losing: Losing) -> None:
     assert losing.agent.lost() == ()
 
 
+BEGUN = Progress(phase=Phase.BEGIN, iteration=5, step=step_mark(5, 2, StepDone.UPDATED).ordinal, fetched=1)
+
+
+@pytest.mark.parametrize("mirrors", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)])
+def test_lost_mirrors_are_found_and_the_others_speak(losing: Losing, mirrors: tuple[int, ...]) -> None:
+    agent = losing.agent
+    agent.control.write_words(1, words_of(1, BEGUN))
+    losing.lose_mirrors(*mirrors)
+    lost = agent.localise().control
+    assert [control_page(1, index) for index in lost] == [Page(MARKERS, mirror) for mirror in mirrors]
+    assert all(populate_read(agent.control.address + index * OS_PAGE_BYTES, OS_PAGE_BYTES) for index in lost)
+    assert agent.control.read_progress(1, lost) == BEGUN
+    assert losing.agent.lost() == ()  # nobody is to rebuild them
+
+
+def test_a_trainer_dies_of_publishing_into_a_lost_mirror(losing: Losing) -> None:
+    losing.lose_mirrors(1)
+    assert losing.touch(Page(MARKERS, 1)) == b""
+    assert losing.trainer.wait(TIMEOUT_S) == -signal.SIGBUS
+
+
+def test_all_mirrors_lost_is_refused_and_nothing_is_loaded(losing: Losing) -> None:
+    losing.agent.control.write_words(1, words_of(1, BEGUN))
+    losing.lose_mirrors(0, 1, 2)
+    with pytest.raises(Unrecoverable, match="all 3 mirrors of the epoch 1 marker are lost"):
+        losing.agent.control.read_progress(1, losing.agent.localise().control)
+
+
+def test_the_next_epoch_has_whole_mirrors(losing: Losing) -> None:
+    agent = losing.agent
+    agent.control.write_words(1, words_of(1, BEGUN))
+    losing.lose_mirrors(0, 2)
+    carried = agent.control.read_progress(1, agent.localise().control)
+    losing.kill_trainer()
+    agent.advance(2)
+    agent.control.write_words(2, words_of(2, carried))
+    assert agent.localise().control == ()
+    assert agent.control.read_progress(2) == BEGUN
+    losing.lose_mirrors(2)  # of this epoch: they are lost anew, and the older ones are no business of it
+    assert agent.control.read_progress(2, agent.localise().control) == BEGUN
+    agent.advance(3)  # gives the pages of the first epoch back
+    assert agent.localise().control == ()
+
+
 def test_a_dead_process_cannot_lose_pages(losing: Losing) -> None:
     processes = losing.processes()
     losing.kill_trainer()
     with losing.observer() as observer:
         observer.table()
-        with pytest.raises(OSError, match=f"process {processes[1].pid}, whose memory"):
-            poison(observer, processes, LOST)
+        with pytest.raises(OSError, match=f"process {processes[-1].pid}, whose memory"):
+            poison(observer, processes, LOST, epoch=1)
     assert losing.agent.localise().found == 0
 
 

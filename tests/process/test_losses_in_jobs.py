@@ -60,6 +60,26 @@ def test_more_than_the_code_solves_is_refused_before_anything_is_written(tmp_pat
     assert not [e for e in entries if e.name in ("repaired", "recovered")]
 
 
+def test_one_mirror_of_a_marker_is_enough(tmp_path: Path) -> None:
+    """The agent reads it, dies of no other one, and carries its words into the next epoch."""
+    entries = passed(tmp_path, "markers-lost")
+    carried = [e.fields["pages"] for e in entries if e.name == "carried"]
+    lost = [e.fields["pages"] for e in entries if e.name == "lose" and e.fields["page_class"] == "markers"]
+    assert carried == lost
+    assert {len(pages) for pages in lost} == {1, 2}
+    causes = [e.fields["cause"] for e in entries if e.name == "failure"]
+    assert causes.count("was killed by SIGBUS") == 1
+    assert causes.count("was killed by SIGKILL") == 7
+
+
+def test_a_marker_without_a_mirror_is_refused_for_the_job(tmp_path: Path) -> None:
+    entries = passed(tmp_path, "markers-all-lost")
+    (outcome,) = (e.fields for e in entries if e.name == "outcome")
+    assert outcome["status"] == "refused"
+    assert outcome["reason"].startswith("unrecoverable: rank 1: all 3 mirrors of the epoch 1 marker are lost")
+    assert not [e for e in entries if e.name in ("carried", "recovered")]
+
+
 @pytest.mark.parametrize("mutant", ["zero-fill", "stale-parity"])
 def test_planted_bugs_of_repair_are_caught(mutant: str, tmp_path: Path) -> None:
     short = ("--set", "workload.iterations=10", "--set", "expect.recoveries=1", "--mutant", mutant)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leto.core.errors import FencedError, ProtocolViolation, Unrecoverable
 from leto.core.geometry import OS_PAGE_BYTES
-from leto.core.layout import CONTROL_BYTES, DECISION_OFFSET, DECISION_SLOT_BYTES, MAX_EPOCHS
+from leto.core.layout import CONTROL_BYTES, DECISION_OFFSET, DECISION_SLOT_BYTES, MAX_EPOCHS, marker_page_offset
 from leto.core.markers import MIRRORS, WORDS, Mark, Phase, Progress, Word, pack, words_of
 from leto.core.recovery import Action, Decision
 from leto.device.host import HostArena, HostMapping
@@ -107,6 +107,23 @@ def test_a_mark_that_reached_one_mirror_counts(control: ControlPage) -> None:
     first, _, _ = control.word_addresses(1, Word.PHASE)
     ctypes.c_uint64.from_address(first).value = pack(1, Mark(5, Phase.GRADS_PROTECTED))
     assert control.read_progress(1).phase is Phase.GRADS_PROTECTED
+
+
+def test_nothing_is_loaded_from_a_lost_mirror(control: ControlPage) -> None:
+    control.write_words(1, words_of(1, Progress(phase=Phase.POST, iteration=5)))
+    for mirror, address in enumerate(control.word_addresses(1, Word.PHASE)[:2]):
+        lost = marker_page_offset(1, mirror) // OS_PAGE_BYTES
+        ctypes.c_uint64.from_address(address).value = pack(1, Mark(9, Phase.COMPLETE))
+        assert control.mirror_words(1, [lost])[mirror] is None
+        assert control.mirror_words(2, [lost])[mirror] is not None
+    lost_mirrors = [marker_page_offset(1, mirror) // OS_PAGE_BYTES for mirror in (0, 1)]
+    assert control.read_progress(1, lost_mirrors) == Progress(phase=Phase.POST, iteration=5)
+
+
+@pytest.mark.parametrize(("page", "what"), [(0, "the park word"), (1, "a slot of the decision"), (2, "a slot of the decision")])
+def test_a_lost_page_without_a_mirror_is_refused_by_name(control: ControlPage, page: int, what: str) -> None:
+    with pytest.raises(Unrecoverable, match=f"page {page} of the control arena, {what}.* is lost: it has no mirror"):
+        control.read_progress(1, [page])
 
 
 def test_mirrors_of_foreign_epochs_are_refused(control: ControlPage) -> None:

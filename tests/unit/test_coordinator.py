@@ -36,7 +36,7 @@ def test_lost_markers_are_refused_with_their_reason() -> None:
 
     decision = Coordinator(2, 100).decide([lambda: header(5), lost])
     assert decision.action is Action.CHECKPOINT
-    assert decision.reason == "unrecoverable: all 3 mirrors are lost; no checkpoint configured"
+    assert decision.reason == "unrecoverable: rank 1: all 3 mirrors are lost; no checkpoint configured"
 
 
 def test_markers_that_fall_back_are_lost_even_when_all_ranks_agree() -> None:

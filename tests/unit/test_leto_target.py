@@ -73,6 +73,7 @@ def test_pages_of_a_process_that_is_no_trainer_any_more_are_not_lost(tmp_path: P
         with pytest.raises(FaultNotInjected, match=r"manager-0\.json"):
             job.lose(INJECTION, LOST)
         HandOver(pid=process.pid, userfaultfd=3).write(hand_over.manager_path(tmp_path, 0))
+        HandOver(pid=process.pid, userfaultfd=3).write(hand_over.agent_path(tmp_path, 0))
         HandOver(pid=process.pid + 1, userfaultfd=3).write(hand_over.trainer_path(tmp_path, 0))
         with pytest.raises(FaultNotInjected, match=f"rank 0 handed over its memory as process {process.pid + 1}"):
             job.lose(INJECTION, LOST)

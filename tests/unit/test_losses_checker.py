@@ -50,6 +50,30 @@ def test_found_and_rebuilt_with_the_budget_that_took() -> None:
     )
 
 
+def carried(*pages: str, rank: int = 0) -> Named:
+    return "carried", {"rank": rank, "pages": list(pages), "epoch": 2}
+
+
+def test_lost_mirrors_are_carried_over_and_not_rebuilt() -> None:
+    lost = lose("a:1", "markers:0", "markers:2")
+    found = localised("a:1", "markers:0", "markers:2")
+    result = judged(lost, *recovery(found, DECIDED, carried("markers:0", "markers:2"), repaired(1), RECOVERED))
+    assert result.judgement is Judgement.TRUE
+    assert result.reason.startswith("3 of 3 lost pages found and rebuilt;")
+    assert result.reason.endswith("; at most 2 mirrors of a marker lost")
+
+
+def test_a_lost_mirror_that_is_not_carried_over_fails() -> None:
+    result = judged(lose("markers:1"), *recovery(localised("markers:1"), DECIDED, RECOVERED))
+    assert result.judgement is Judgement.FALSE
+    assert result.reason == "epoch 2 recovered before 1 lost pages of rank 0 were rebuilt"
+
+
+def test_only_what_was_found_to_be_lost_is_carried_over() -> None:
+    result = judged(lose("markers:1"), *recovery(localised("markers:1"), DECIDED, carried("markers:2"), RECOVERED))
+    assert result.reason == "rank 0 carried over markers:2, which was not found to be lost"
+
+
 def test_a_budget_without_a_spare_row_is_counted() -> None:
     result = judged(lose("a:1", "a:2"), *recovery(localised("a:1", "a:2"), DECIDED, repaired(2, rows=2), RECOVERED))
     assert result.reason.endswith("at most 2 of 2 rows of a code word used, no check possible in 1 of 1 code words")

@@ -1,6 +1,8 @@
 """Which pages a loss comes to, from geometry, marks and seed."""
 
 import json
+from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,9 @@ from chaos.targets.base import FaultNotInjected
 from chaos.targets.lost_pages import RankGeometry, choose, pages_of, parity_in_use
 from leto.core.geometry import CodedGeometry, GradientGeometry, Page, Protection, Segment
 from leto.core.layout import Allocation, PageClass
-from leto.core.markers import Phase, Progress, StepDone, step_mark
+from leto.core.markers import Mark, Phase, Progress, StepDone, progress_of, step_mark
 from leto.core.update_plan import OpKind, plan_update
+from tests.crash.interleavings import legal_order
 
 PAGE_BYTES = 4096
 PROTECTION = Protection(page_bytes=PAGE_BYTES, data_pages=6, tier1_pages=4, tier2_pages=1, chunk_pages=3)
@@ -56,6 +59,8 @@ def test_the_geometry_survives_json() -> None:
         (LossClass.DERIVED, [3]),
         (LossClass.PARITY, [0]),
         (LossClass.SCRATCH, [8]),
+        (LossClass.MARKERS, [3]),
+        (LossClass.IN_FLIGHT, [0]),
     ],
 )
 def test_every_class_has_its_groups(page_class: LossClass, sizes: list[int]) -> None:
@@ -65,9 +70,12 @@ def test_every_class_has_its_groups(page_class: LossClass, sizes: list[int]) -> 
     assert len(set(pages)) == len(pages)
 
 
-def test_no_class_shares_a_page_with_another() -> None:
-    flying = begun(fetched=1, chunk=1, done=StepDone.UNDO_SAVED)
-    found = [page for c in LossClass for group in pages_of(c, GEOMETRY, ALLOCATIONS, flying) for page in group]
+FLYING = begun(fetched=1, chunk=1, done=StepDone.UNDO_SAVED)
+
+
+def test_no_class_but_the_chunk_in_flight_shares_a_page_with_another() -> None:
+    classes = [c for c in LossClass if c is not LossClass.IN_FLIGHT]
+    found = [page for c in classes for group in pages_of(c, GEOMETRY, ALLOCATIONS, FLYING) for page in group]
     assert len(set(found)) == len(found)
 
 
@@ -106,6 +114,14 @@ def test_no_page_is_lost_twice() -> None:
         chosen(loss(LossClass.CODED, 9), loss(LossClass.CODED, 7))
 
 
+def test_the_chunk_in_flight_and_then_others_of_its_group() -> None:
+    flight, rest = chosen(loss(LossClass.IN_FLIGHT, 3), loss(LossClass.CODED, 3, per_group=True, group=0), progress=FLYING)
+    assert set(flight) == {p.page for p in CODED.chunk_pages(1)}
+    assert set(rest) == {p.page for p in CODED.chunk_pages(0)}
+    with pytest.raises(FaultNotInjected, match="cannot lose 1 in-flight page: there are 0 where the rank stands"):
+        chosen(loss(LossClass.IN_FLIGHT, 1), progress=begun(fetched=1, chunk=1, done=StepDone.COMMITTED))
+
+
 def test_fewer_pages_than_asked_for_are_enough_only_where_nothing_is_needed_of_them() -> None:
     assert len(chosen(loss(LossClass.DERIVED, 99))[0]) == 3
     assert len(chosen(loss(LossClass.SCRATCH, 99))[0]) == 8
@@ -136,6 +152,26 @@ def test_the_buffer_in_use_follows_the_plan_through_a_whole_update() -> None:
             key = {1: "step", 2: "fetched", 3: "written_back"}[op.publish.word]
             words[key] = op.publish.mark.ordinal
     assert parity_in_use(CODED, Progress(phase=Phase.BEGIN, iteration=T, **words)) == []
+
+
+@given(seed=st.integers(0, 2**32 - 1), chunks=st.integers(1, 15))
+def test_the_buffers_in_use_of_a_pipelined_update_follow_its_lanes(seed: int, chunks: int) -> None:
+    """What an operation reads is in use, what it fills is not, whatever order the lanes take."""
+    coded = CodedGeometry(
+        protection=replace(PROTECTION, pipelined=True),
+        segments=(Segment(name="w", first=0, count=1024 * chunks, optimizer=0, param_group=0),),
+    )
+    words = [Mark(T, Phase.BEGIN), Mark(0, 0), Mark(0, 0), Mark(0, 0)]
+    for op in legal_order(plan_update(coded, T, begun()), Random(seed)):
+        in_use = parity_in_use(coded, progress_of(words))
+        assert len(in_use) == len(set(in_use)) <= 3
+        if op.kind in (OpKind.PARITY, OpKind.WRITE_BACK, OpKind.TIER2):
+            assert op.source_slot in in_use, op.describe()
+        if op.kind in (OpKind.FETCH, OpKind.PARITY):
+            assert op.target_slot not in in_use, op.describe()
+        if op.publish is not None:
+            words[op.publish.word] = op.publish.mark
+    assert parity_in_use(coded, progress_of(words)) == []
 
 
 def test_outside_an_update_both_buffers_are_scratch() -> None:
