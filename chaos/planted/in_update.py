@@ -274,7 +274,7 @@ def begin_late(patch: Patch) -> None:
     patch.set(IterationRunner, "update", update)
 
 
-@planted("INV-G", explored="INV-G")
+@planted("U24", explored="INV-G")
 def barrier_skipped(patch: Patch) -> None:
     """A rank begins without having waited at the barrier, as nothing makes it wait where no norm is reduced."""
 
