@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import socket
@@ -9,22 +10,23 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from leto.core.errors import FencedError, LetoError, Unrecoverable
 from leto.core.geometry import OS_PAGE_BYTES, Page
-from leto.core.layout import Allocation, Domain, PageClass
-from leto.core.markers import Mark, Phase, Progress, Word, pack, words_of
+from leto.core.layout import CONTROL_BYTES, DECISION_OFFSET, DECISION_SLOT_BYTES, Allocation, PageClass, marker_page_offset
+from leto.core.markers import MIRRORS, Mark, Phase, Progress, Word, pack, words_of
 from leto.core.recovery import MAX_FAILURES_WITHOUT_PROGRESS, Action
 from leto.device.host import HostArena, HostMapping
 from leto.device.host_kernels import HostKernels
 from leto.memory.client import PoolAgent
-from leto.memory.control import ControlPage
+from leto.memory.control import DECISION_SLOTS, ControlPage
 from leto.memory.retained_state import RetainedState
 from leto.memory.state_manager import Server
-from leto.runtime.coordinator import Coordinator
+from leto.runtime.coordinator import Coordinator, cold_start
 from leto.runtime.fork_client import ForkedChild
 from leto.runtime.process import kill_group
 
@@ -143,21 +145,59 @@ def _is_fenced(ask: Callable[[], object]) -> bool:
 _BEGUN = Progress(phase=Phase.BEGIN, iteration=2)
 
 
-def _stale_marks_do_not_count() -> bool:
-    """What a process of an old epoch publishes is not read in the new one."""
-    state = _state()
-    mapping = HostMapping(state.arenas[Domain.CONTROL].export())
-    page = ControlPage(mapping)
-    stale = page.word_addresses(1, Word.PHASE)
-    page.write_words(2, words_of(2, _BEGUN))
-    HostKernels().publish(stale, pack(1, Mark(3, Phase.HEADER)))
+@contextmanager
+def _control_page() -> Iterator[ControlPage]:
+    arena = HostArena("leto-planted", CONTROL_BYTES)
+    mapping = HostMapping(arena.export())
     try:
-        return page.read_progress(2) == _BEGUN
-    except Unrecoverable:
-        return False
+        yield ControlPage(mapping)
     finally:
         mapping.close()
-        state.close()
+        arena.close()
+
+
+def _stale_marks_do_not_count() -> bool:
+    """What a process of an old epoch publishes is not read in the new one."""
+    with _control_page() as page:
+        stale = page.word_addresses(1, Word.PHASE)
+        page.write_words(2, words_of(2, _BEGUN))
+        HostKernels().publish(stale, pack(1, Mark(3, Phase.HEADER)))
+        return _progress(page, 2) == _BEGUN
+
+
+def _progress(page: ControlPage, epoch: int, lost: Sequence[int] = ()) -> Progress | None:
+    """What the marks say, None when they are refused."""
+    try:
+        return page.read_progress(epoch, lost)
+    except Unrecoverable:
+        return None
+
+
+def _one_mirror_is_enough() -> bool:
+    """Any one of three speaks for the lost others, which hold zeros; with none left nothing is guessed."""
+    with _control_page() as page:
+        pages = [marker_page_offset(1, mirror) // OS_PAGE_BYTES for mirror in range(MIRRORS)]
+        page.write_words(1, words_of(1, _BEGUN))
+        for lost in pages[:2]:
+            ctypes.memset(page.address + lost * OS_PAGE_BYTES, 0, OS_PAGE_BYTES)
+        return _progress(page, 1, pages[:2]) == _BEGUN and _progress(page, 1, pages) is None
+
+
+def _torn_decisions_do_not_count() -> bool:
+    """The decision before a torn one still stands."""
+    with _control_page() as page:
+        first = cold_start(1)
+        second = replace(first, action=Action.FINISH, iteration=3)
+        page.write_decision(1, first)
+        page.write_decision(2, second)
+        _tear(page, b'"iteration":3')
+        return page.read_decision() == (1, first)
+
+
+def _tear(page: ControlPage, text: bytes) -> None:
+    """Changes a bit at the end of ``text``, wherever in the decision record it stands."""
+    record = (ctypes.c_uint8 * (DECISION_SLOTS * DECISION_SLOT_BYTES)).from_address(page.address + DECISION_OFFSET)
+    record[bytes(record).index(text) + len(text) - 1] ^= 1
 
 
 def _lost_marks_are_kept() -> bool:
@@ -206,6 +246,8 @@ _PROMISES: dict[str, Callable[[], bool]] = {
     "fence": _nobody_outlives_the_fence,
     "stale epoch": _old_epochs_are_refused,
     "stale marks": _stale_marks_do_not_count,
+    "lost mirrors": _one_mirror_is_enough,
+    "torn decision": _torn_decisions_do_not_count,
     "marks of lost pages": _lost_marks_are_kept,
     "lost marker": _marks_that_are_gone_are_refused,
     "crash loop": _crash_loops_end,

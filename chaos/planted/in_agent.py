@@ -10,6 +10,7 @@ from chaos.planted.planting import Patch, planted, skip
 from leto.core.layout import marker_page_offset
 from leto.device import host
 from leto.memory import control
+from leto.memory.control import ControlPage
 from leto.memory.retained_state import RetainedState
 from leto.memory.state_manager import Server
 from leto.runtime import coordinator
@@ -50,6 +51,32 @@ def stale_epoch_accepted(patch: Patch) -> None:
 def marker_pages_reused(patch: Patch) -> None:
     """Every epoch has the same marker pages, in which a process of an older one still writes."""
     patch.set(control, "marker_page_offset", lambda epoch, mirror: marker_page_offset(0, mirror))
+
+
+@planted("U4", agent="lost mirrors")
+def lost_mirrors_read_as_words(patch: Patch) -> None:
+    """Mirrors that are lost are read like the others, as the zeros that stand in their place."""
+
+    def all_of_them(mirror_words: Any) -> Any:
+        return lambda self, epoch, lost=(): mirror_words(self, epoch)
+
+    patch.wrap(ControlPage, "mirror_words", all_of_them)
+
+
+@planted("U21", agent="torn decision")
+def decision_over_the_last_one(patch: Patch) -> None:
+    """A decision is written over the one before it."""
+
+    def same_slot(write_slot: Any) -> Any:
+        return lambda self, slot, epoch, payload: write_slot(self, 0, epoch, payload)
+
+    patch.wrap(ControlPage, "_write_slot", same_slot)
+
+
+@planted("U21", agent="torn decision")
+def torn_decision_acted_on(patch: Patch) -> None:
+    """A decision counts as durable when a part of it is."""
+    patch.set(control, "_decision_crc", lambda epoch, payload: 0)
 
 
 @planted("U36", agent="marks of lost pages")

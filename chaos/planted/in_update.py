@@ -149,6 +149,21 @@ def fetch_skipped(patch: Patch) -> None:
     patch.set(PlanExecutor, "_fetch", skip)
 
 
+@planted("U35", explored="INV-P")
+def slot_refilled_early(patch: Patch) -> None:
+    """The parity of a group is fetched one group too early, into a buffer whose group is not written back yet."""
+
+    def further_ahead(steps: Steps) -> Iterator[dict[str, Any]]:
+        fetches = {step["group"]: step for step in steps if step["kind"] is OpKind.FETCH}
+        for step in steps:
+            if step["kind"] is not OpKind.FETCH or step["group"] == min(fetches):
+                yield step
+            if step["kind"] is OpKind.FETCH and step["group"] + 1 in fetches:
+                yield fetches[step["group"] + 1]
+
+    _planned(patch, further_ahead)
+
+
 # Write-back of both tiers (U17)
 
 
