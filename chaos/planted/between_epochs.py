@@ -1,4 +1,4 @@
-"""The agent's check: what must hold between two epochs, tried on the real parts with light processes."""
+"""What must hold between two epochs, tried on the real parts with light processes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ from leto.runtime.process import kill_group
 TIMEOUT_S = 10.0
 PAGE_BYTES = 4 * OS_PAGE_BYTES
 DATA = Allocation(name="data", page_class=PageClass.CODED, byte_count=4 * PAGE_BYTES)
-
-
-def broken_promise() -> str | None:
-    """The first promise that does not hold, None when all do."""
-    return next((name for name, holds in _PROMISES.items() if not holds()), None)
 
 
 def _state() -> RetainedState:
@@ -241,7 +236,7 @@ def _crash_loops_end() -> bool:
     return decided == [Action.FINISH] * MAX_FAILURES_WITHOUT_PROGRESS + [Action.CHECKPOINT]
 
 
-_PROMISES: dict[str, Callable[[], bool]] = {
+PROMISES: dict[str, Callable[[], bool]] = {
     "inherited mapping": _children_do_not_map,
     "fence": _nobody_outlives_the_fence,
     "stale epoch": _old_epochs_are_refused,

@@ -18,19 +18,19 @@ from leto.runtime.coordinator import Coordinator
 from leto.runtime.fork_client import ForkedChild
 
 
-@planted("U5", agent="inherited mapping")
+@planted("U5", parts="inherited mapping")
 def child_still_maps(patch: Patch) -> None:
     """Children inherit retained mappings and go on writing when their parent is fenced."""
     patch.set(host, "madvise", skip)
 
 
-@planted("INV-F", agent="fence")
+@planted("INV-F", parts="fence")
 def signalled_not_reaped(patch: Patch) -> None:
     """A survivor counts as fenced when it has been sent SIGKILL."""
     patch.set(ForkedChild, "fence", lambda self, timeout_s: os.killpg(self.pid, signal.SIGKILL))
 
 
-@planted("INV-F", agent="fence")
+@planted("INV-F", parts="fence")
 def helpers_outlive_the_fence(patch: Patch) -> None:
     """The fence ends a trainer and not what it has forked."""
 
@@ -41,19 +41,19 @@ def helpers_outlive_the_fence(patch: Patch) -> None:
     patch.set(ForkedChild, "fence", leader_only)
 
 
-@planted("INV-F", agent="stale epoch")
+@planted("INV-F", parts="stale epoch")
 def stale_epoch_accepted(patch: Patch) -> None:
     """The state manager serves processes of an epoch that a decision has ended."""
     patch.set(Server, "_check_epoch", skip)
 
 
-@planted("U5", agent="stale marks")
+@planted("U5", parts="stale marks")
 def marker_pages_reused(patch: Patch) -> None:
     """Every epoch has the same marker pages, in which a process of an older one still writes."""
     patch.set(control, "marker_page_offset", lambda epoch, mirror: marker_page_offset(0, mirror))
 
 
-@planted("U4", agent="lost mirrors")
+@planted("U4", parts="lost mirrors")
 def lost_mirrors_read_as_words(patch: Patch) -> None:
     """Mirrors that are lost are read like the others, as the zeros that stand in their place."""
 
@@ -63,7 +63,7 @@ def lost_mirrors_read_as_words(patch: Patch) -> None:
     patch.wrap(ControlPage, "mirror_words", all_of_them)
 
 
-@planted("U21", agent="torn decision")
+@planted("U21", parts="torn decision")
 def decision_over_the_last_one(patch: Patch) -> None:
     """A decision is written over the one before it."""
 
@@ -73,13 +73,13 @@ def decision_over_the_last_one(patch: Patch) -> None:
     patch.wrap(ControlPage, "_write_slot", same_slot)
 
 
-@planted("U21", agent="torn decision")
+@planted("U21", parts="torn decision")
 def torn_decision_acted_on(patch: Patch) -> None:
     """A decision counts as durable when a part of it is."""
     patch.set(control, "_decision_crc", lambda epoch, payload: 0)
 
 
-@planted("U36", agent="marks of lost pages")
+@planted("U36", parts="marks of lost pages")
 def lost_marks_end_with_the_epoch(patch: Patch) -> None:
     """Marks of lost pages are forgotten when the next epoch begins, rebuilt or not."""
 
@@ -93,19 +93,19 @@ def lost_marks_end_with_the_epoch(patch: Patch) -> None:
     patch.wrap(RetainedState, "advance", forgetting)
 
 
-@planted("U19", agent="marks of lost pages")
+@planted("U19", parts="marks of lost pages")
 def first_mark_clears_all(patch: Patch) -> None:
     """The acknowledgement of one rebuilt page clears the marks of all."""
     patch.set(RetainedState, "rebuilt", lambda self, pages: self._lost.clear())
 
 
-@planted("U37", agent="crash loop")
+@planted("U37", parts="crash loop")
 def crash_loop_not_counted(patch: Patch) -> None:
     """Failures without progress are repeated for ever."""
     patch.set(coordinator, "crash_loop", lambda failures: None)
 
 
-@planted("U4", agent="lost marker")
+@planted("U4", parts="lost marker")
 def lost_marker_taken_as_none(patch: Patch) -> None:
     """A job whose marks are all gone counts as one that never began, and starts cold."""
     patch.set(Coordinator, "_fallen_back", lambda self, ranks: None)

@@ -38,7 +38,7 @@ def lent_buffers_trusted(patch: Patch) -> None:
     patch.wrap(repair, "_at_rest", lambda at_rest: lambda group: replace(at_rest(group), speaking=parity_slot(0)))
 
 
-@planted("U19", explored="bytes", process="parity")
+@planted("U19", explored="bytes", process="exact")
 def zero_fill(patch: Patch) -> None:
     """A lost page is taken as zeros: repair acknowledges it without rebuilding it."""
     patch.set(RepairExecutor, "run", skip)

@@ -205,7 +205,7 @@ def tier_2_forgotten(patch: Patch) -> None:
     patch.set(PlanExecutor, "_tier2", skip)
 
 
-@planted("U17", process="parity")
+@planted("U17", explored="INV-P", process="exact")
 def stale_parity(patch: Patch) -> None:
     """The first write-back of the job does not reach tier 1.
 

@@ -15,7 +15,7 @@ class Where(Enum):
     EXPLORED = "explored"  # the explorer: crash points and losses, in this process
     JUDGED = "judged"  # recorded runs that differ in one thing, compared and judged
     KERNEL = "kernel"  # kernels beside the readable definition of what they compute
-    AGENT = "agent"  # what stands between two epochs: fences, marker pages, marks of lost pages; with light processes
+    PARTS = "parts"  # what the update stands on, one real part at a time: fences, marker pages, lanes; with light processes
     PROCESS = "process"  # a whole run of real trainers
 
     @property

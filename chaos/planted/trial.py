@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chaos.planted.between_epochs import broken_promise
 from chaos.planted.conformance import first_difference
 from chaos.planted.explored import first_failure
+from chaos.planted.parts import broken_promise
 from chaos.planted.planting import Mutant, Patch, Where
 from chaos.planted.recorded import overlooked
 
@@ -19,7 +19,7 @@ CHECKS: dict[Where, Check] = {
     Where.EXPLORED: first_failure,
     Where.JUDGED: overlooked,
     Where.KERNEL: first_difference,
-    Where.AGENT: broken_promise,
+    Where.PARTS: broken_promise,
 }
 """PROCESS needs a run: ``chaos.planted.runs``."""
 
