@@ -34,11 +34,11 @@ def mutants(
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(Verdict.USAGE.value) from None
-    trials = []
-    for trial in (_tried(mutant, where, runs_dir) for mutant, where in places):
-        trials.append(trial)
-        if not as_json:
-            typer.echo(_row(trial))
+    try:
+        trials = _try_all(places, runs_dir, tell=not as_json)
+    except SystemExit:  # a signal
+        typer.echo("interrupted; everything this run started is closed", err=True)
+        raise
     typer.echo(json.dumps(_as_json(trials), indent=2) if as_json else _summary(trials))
     raise typer.Exit(0 if all(trial.passed for trial in trials) else Verdict.FAIL.value)
 
@@ -64,6 +64,16 @@ def _check_trainers(places: Places) -> None:
     if any(where is Where.PROCESS for _, where in places):
         for path in (*SYSTEMS.values(), *REFERENCES.values()):
             load_target(path)
+
+
+def _try_all(places: Places, runs_dir: Path, *, tell: bool) -> list[Trial]:
+    """One after the other; each is told when it is done."""
+    trials = []
+    for mutant, where in places:
+        trials.append(_tried(mutant, where, runs_dir))
+        if tell:
+            typer.echo(_row(trials[-1]))
+    return trials
 
 
 def _tried(mutant: Mutant | None, where: Where, runs_dir: Path) -> Trial:
@@ -101,6 +111,11 @@ def _failures(trials: Iterable[Trial]) -> Iterator[str]:
 
 def _as_json(trials: Sequence[Trial]) -> dict[str, Any]:
     caught = _caught(trials)
-    told = [{**asdict(t), "where": t.where.value, "seconds": round(t.seconds, 2), "passed": t.passed} for t in trials]
+    told = [{**_about(t), **asdict(t), "where": t.where.value, "passed": t.passed} for t in trials]
     passed = all(t.passed for t in trials)
     return {"passed": passed, "caught": sum(caught.values()), "total": len(caught), "trials": told}
+
+
+def _about(trial: Trial) -> dict[str, str]:
+    mutant = MUTANTS.get(trial.name)
+    return {} if mutant is None else {"bug": mutant.bug, "against": mutant.against}
