@@ -4,16 +4,18 @@ Every completed iteration must equal plain Megatron bit for bit, and each point 
 gives it.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from chaos.schedule import Injection
+from chaos.schedule import Injection, logical_time
 from chaos.targets.leto import LetoTarget
 from chaos.targets.plain import PlainTarget
 from leto.core.config import Workload
 from leto.core.failpoints import Kernel, Point
-from tests.process.test_job import run_job
+from leto.core.geometry import Protection
+from tests.process.test_job import PROTECTION, run_job
 from verify.compare import compare_runs
 
 pytestmark = pytest.mark.process
@@ -49,12 +51,12 @@ def injection(token: int, iteration: int, **where: object) -> Injection:
     )
 
 
-def check(tmp_path: Path, injections: tuple[Injection, ...]) -> list[tuple[str, int]]:
+def check(tmp_path: Path, injections: tuple[Injection, ...], protection: Protection = PROTECTION) -> list[tuple[str, int]]:
     """Runs reference and job; returns the decisions."""
     iterations = injections[-1].iteration + 1
     workload = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=iterations)
     _, reference = run_job(PlainTarget(), tmp_path / "reference", workload=workload)
-    events, ledgers = run_job(LetoTarget(), tmp_path / "run", injections, workload=workload)
+    events, ledgers = run_job(LetoTarget(), tmp_path / "run", injections, workload=workload, protection=protection)
     comparison = compare_runs(reference, ledgers, iterations)
     assert comparison.first is None, comparison.first
     audits = [e.fields for e in events if e.name == "audit"]
@@ -82,6 +84,29 @@ def test_a_kill_inside_every_kernel(tmp_path: Path, progress: float) -> None:
     assert decisions[0] == ("restart", 2)  # gradient parity: nobody can have begun
     assert [action for action, _ in decisions[1:]] == ["finish"] * (len(KERNELS) - 1)
     assert [iteration for _, iteration in decisions[1:]] == list(range(3, 2 + len(KERNELS)))
+
+
+PIPELINED = Protection(page_bytes=16384, data_pages=36, tier1_pages=16, tier2_pages=1, chunk_pages=12, pipelined=True)
+"""Three chunks a group, ten groups a rank: more than enough for every slot to be used again."""
+
+
+@pytest.mark.parametrize("progress", PROGRESS)
+def test_a_kill_inside_every_kernel_of_two_lanes(tmp_path: Path, progress: float) -> None:
+    """Each parks with the other lane between two operations, in a group that has others before and after it."""
+    of_lanes = KERNELS[1:]
+    injections = tuple(injection(n, n + 1, kernel=k, progress=progress, group=4) for n, k in enumerate(of_lanes, start=1))
+    assert check(tmp_path, injections, PIPELINED) == [("finish", n + 1) for n in range(1, len(injections) + 1)]
+
+
+def test_kills_that_park_nobody_while_both_lanes_run(tmp_path: Path) -> None:
+    """Wherever the copies and the computation have come to, each by itself."""
+    shares = (0.15, 0.3, 0.45, 0.6, 0.75, 0.85)  # of the failpoints of an iteration, most of which are the update's
+    injections = tuple(
+        replace(injection(n, 2 * n, point=Point.BEGIN), point=None, moment=logical_time(2 * n, share))
+        for n, share in enumerate(shares, start=1)
+    )
+    decisions = check(tmp_path, injections, PIPELINED)
+    assert len(decisions) == len(injections)
 
 
 def test_a_kill_while_a_chunk_is_being_restored(tmp_path: Path) -> None:

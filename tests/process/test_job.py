@@ -45,16 +45,17 @@ def run_job(
     injections: tuple[Injection, ...] = (),
     *,
     workload: Workload = WORKLOAD,
+    protection: Protection = PROTECTION,
     updater: Updater = Updater.CHUNKS,
     mutant: str | None = None,
 ) -> tuple[list[Event], dict[int, Ledger]]:
-    """Run to the end, killing where the injections park; asserts that the job completes and leaves nothing."""
+    """Run to the end, killing where injections park or their moment is passed; the job must complete and leave nothing."""
     ledger_dir = directory / "ledger"
     ledger_dir.mkdir(parents=True)
     spec = RunSpec(
         name="test",
         workload=workload,
-        protection=PROTECTION,
+        protection=protection,
         output_dir=directory,
         ledger_dir=ledger_dir,
         injections=injections,
@@ -82,12 +83,18 @@ def drive(job: RunningJob, pending: list[Injection]) -> list[Event]:
             if event.name == "job-ended":
                 assert not pending, "the job ended before every fault fired"
                 return events
-        if pending and job.parked(pending[0]):
+        if pending and is_due(job, pending[0]):
             injection = pending.pop(0)
             job.damage(injection)
             job.disarm(injection)
             job.kill(injection)
     raise AssertionError(f"no end within {DEADLINE_S} s; last events: {events[-5:]}")
+
+
+def is_due(job: RunningJob, injection: Injection) -> bool:
+    if injection.moment is None:
+        return job.parked(injection)
+    return (job.time_of(injection.rank) or 0) >= injection.moment
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,14 @@ def test_each_class_of_pages_is_rebuilt_or_not_needed(tmp_path: Path) -> None:
     assert [page_class for page_class in lost if not rebuilt[page_class]] == ["scratch", "derived"]
 
 
+def test_with_parity_copied_beside_the_computation_every_group_under_way_is_rebuilt(tmp_path: Path) -> None:
+    entries = passed(tmp_path, "pipelined")
+    lost = [page for e in entries if e.name == "lose" for page in e.fields["pages"]]
+    slots = {page.rpartition(":")[0] for page in lost if page.startswith("parity/")}
+    assert 2 < len(slots) <= 4, "more than a serial update has; which ones are under way, the lanes' pace decides"
+    assert len([e for e in entries if e.name == "repaired"]) == 8
+
+
 def test_a_trainer_that_dies_of_a_lost_page_is_nobodys_kill(tmp_path: Path) -> None:
     entries = passed(tmp_path, "natural-sigbus")
     assert not [e for e in entries if e.name == "killed"]

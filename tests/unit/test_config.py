@@ -41,6 +41,7 @@ def test_what_is_left_out_takes_its_default() -> None:
         ("workload.model", None, "job.json: workload.model: null is not a text"),
         ("workload", [], "job.json: workload must be an object"),
         ("protection.page_bytes", "64KiB", 'job.json: protection.page_bytes: "64KiB" is not a whole number'),
+        ("protection.pipelined", 1, "job.json: protection.pipelined: 1 is not true or false"),
         ("protection.page_bytes", 5, "job.json: protection: page: 5 bytes is not a multiple of 4 KiB"),
         ("plugins", "module:function", 'job.json: plugins: "module:function" is not a list of texts'),
         ("plugins", [1], "job.json: plugins: [1] is not a list of texts"),

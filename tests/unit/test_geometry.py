@@ -64,7 +64,7 @@ def test_the_layout_hash_moves_with_anything_that_moves_a_byte() -> None:
         segment = Segment(name="w", first=0, count=count, optimizer=0, param_group=0)
         return CodedGeometry(protection=protection(**changes), segments=(segment,)).layout_hash()
 
-    assert len({of(10), of(11), of(10, chunk_pages=9), of(10, tier1_pages=5)}) == 4
+    assert len({of(10), of(11), of(10, chunk_pages=9), of(10, tier1_pages=5), of(10, pipelined=True)}) == 5
     assert of(10) == of(10)
 
 

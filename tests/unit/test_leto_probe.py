@@ -1,6 +1,8 @@
 """Logical time and aims of the probe, on an update that really runs in this process's memory."""
 
 import ctypes
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from chaos.targets.leto_probe import (
 from leto.core.failpoints import Kernel, Park, Point, Site
 from leto.core.geometry import Protection, Segment
 from leto.core.hooks import TrainerContext
+from leto.core.layout import parity_slot
 from leto.core.markers import Mark, Phase, Word
+from leto.core.update_plan import speaking_slot
 from leto.update.updater import ChunkUpdater
 
 T = 1
@@ -33,8 +37,15 @@ class Words:
 
 @pytest.fixture(params=[0, 1], ids=["without tier 2", "with tier 2"])
 def rank(request: pytest.FixtureRequest) -> InMemoryRank:
-    protection = Protection(page_bytes=4096, data_pages=7, tier1_pages=4, tier2_pages=request.param, chunk_pages=3)
-    return InMemoryRank((Segment(name="w", first=0, count=1024 * 4 + 10, optimizer=0, param_group=0),), protection, seed=1)
+    return rank_of(chunks=5, tier2_pages=request.param)
+
+
+def rank_of(*, chunks: int, tier2_pages: int = 1, pipelined: bool = False) -> InMemoryRank:
+    protection = Protection(
+        page_bytes=4096, data_pages=7, tier1_pages=4, tier2_pages=tier2_pages, chunk_pages=3, pipelined=pipelined
+    )
+    segment = Segment(name="w", first=0, count=1024 * (chunks - 1) + 10, optimizer=0, param_group=0)
+    return InMemoryRank((segment,), protection, seed=1)
 
 
 def context_of(rank: InMemoryRank, words: Words, number: int = 0) -> TrainerContext:
@@ -93,6 +104,54 @@ def test_logical_time_goes_evenly_through_a_whole_iteration(rank: InMemoryRank, 
     run_iteration(rank, counting)
     whole = failpoints_an_iteration(rank.coded, rank.gradients)
     assert counting.times == [logical_time(T, n / whole) for n in range(whole)]
+
+
+def test_logical_time_never_goes_back_while_two_lanes_pass_failpoints(tmp_path: Path) -> None:
+    rank, words = rank_of(chunks=40, pipelined=True), Words()
+    by_thread: dict[int, list[int]] = {}
+
+    class ByThread(Counting):
+        def arm(self, kernel: Kernel, site: Site) -> Park | None:
+            park = super().arm(kernel, site)
+            by_thread.setdefault(threading.get_ident(), []).append(self._word.value)
+            return park
+
+    counting = ByThread(ArmedFailpoints(context_of(rank, words), (), tmp_path), words.heartbeat)
+    run_iteration(rank, counting)
+    whole = failpoints_an_iteration(rank.coded, rank.gradients)
+    assert (len(counting.times), counting.times[-1]) == (whole, logical_time(T, (whole - 1) / whole))
+    assert len(by_thread) == 2
+    for times in by_thread.values():
+        assert times == sorted(times)
+
+
+@pytest.mark.parametrize("kernel", [Kernel.PARITY_FETCH, Kernel.PARITY_WRITEBACK, Kernel.ADAM, Kernel.RS_UPDATE])
+def test_an_armed_operation_parks_with_marks_that_do_not_move(kernel: Kernel, tmp_path: Path) -> None:
+    """U50, with the probe's own failpoints: the other lane stands still from before the aim is written until it is let go."""
+    rank, words = rank_of(chunks=40, pipelined=True), Words()
+    faults = [injection(7, kernel=kernel, progress=0.5, group=5, chunk=1)]
+    seen: list[list[list[int]]] = []
+
+    def watch() -> None:
+        deadline = time.monotonic() + 20.0
+        while words.park.value != 7 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        for _ in range(50):
+            seen.append(rank.markers.mirrors(rank.epoch))
+            time.sleep(0.001)
+        words.park.value = 0
+
+    bench = threading.Thread(target=watch)
+    bench.start()
+    run_iteration(rank, Counting(ArmedFailpoints(context_of(rank, words), faults, tmp_path), words.heartbeat))
+    bench.join()
+    assert seen == [seen[0]] * 50
+    assert all(mirror == seen[0][0] for mirror in seen[0])  # no mark is on its way
+    target = read_aim(tmp_path, 7).target
+    if kernel is Kernel.PARITY_FETCH:
+        slot = speaking_slot(rank.coded, 5, 0)
+        assert [page.allocation for page in target] == [parity_slot(slot)] * 4
+    assert rank.process().updater.audit().equal
 
 
 def test_a_new_process_says_nothing_until_it_passes_a_failpoint(rank: InMemoryRank) -> None:

@@ -47,6 +47,7 @@ MISTAKES = [
     ("number-is-text", 6, "workload.iterations", "whole number"),
     ("page-not-4k", 7, "protection.page", "is not a multiple of 4 KiB; near it lie 64KiB and 68KiB"),
     ("page-without-unit", 7, "protection.page", "write a number and a unit, like 64KiB or 2MiB"),
+    ("pipelined-is-text", 7, "protection.pipelined", "write true or false"),
     ("progress-beyond-1", 13, "faults[0].do[0].abort-kernel.progress", "less than or equal to 1"),
     ("rank-is-text", 11, "faults[0].where.rank", "write 'seeded' or a number from 0"),
     ("tagged-yaml", 4, "not YAML", "could not determine a constructor"),
@@ -167,6 +168,8 @@ def update_phase(*overrides: str) -> Scenario:
 def test_values_arrive() -> None:
     scenario = update_phase()
     assert scenario.protection.to_core().page_bytes == 64 << 10
+    assert not scenario.protection.to_core().pipelined
+    assert load_scenario(ROOT / "scenarios" / "pipelined.yaml").protection.to_core().pipelined
     assert scenario.workload.to_core().world_size == 2
     actions = [scenario.faults[0].action_of(n) for n in (1, 2, 3, 4)]
     assert [a.name for a in actions] == ["abort-kernel", "abort-kernel", "torn-copy", "abort-kernel"]
