@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from leto.core.errors import FencedError, LetoError, Unrecoverable
+from leto.core.errors import FencedError, LetoError, RetainedStateError, Unrecoverable
 from leto.core.geometry import OS_PAGE_BYTES, Page
 from leto.core.layout import CONTROL_BYTES, DECISION_OFFSET, DECISION_SLOT_BYTES, Allocation, PageClass, marker_page_offset
 from leto.core.markers import MIRRORS, Mark, Phase, Progress, Word, pack, words_of
@@ -196,13 +196,18 @@ def _tear(page: ControlPage, text: bytes) -> None:
 
 
 def _lost_marks_are_kept() -> bool:
-    """One operating-system page of a code page is lost: the code page is marked, until it is acknowledged itself."""
+    """One operating-system page of a code page is lost: the code page is marked, until it is acknowledged itself.
+
+    Neither the search of a later failure nor the next epoch ends a mark.
+    """
     state = _state()
     (place,) = state.allocate("layout", [DATA])
     arena = state.arenas[DATA.domain]
     lost = [place.offset, place.offset + 2 * PAGE_BYTES + OS_PAGE_BYTES]
     arena.has_lost = _loses(lost)  # type: ignore[assignment, method-assign]
     first, second = Page(DATA.name, 0), Page(DATA.name, 2)
+    state.localise()
+    lost.clear()  # they are replaced
     state.localise()
     state.advance(2)
     if state.lost_from(0) != (first, second):
@@ -215,6 +220,18 @@ def _lost_marks_are_kept() -> bool:
 
 def _loses(lost: list[int]) -> Callable[[int, int], bool]:
     return lambda offset, byte_count: any(offset <= page < offset + byte_count for page in lost)
+
+
+def _another_layout_is_refused() -> bool:
+    state = _state()
+    state.allocate("layout", [DATA])
+    try:
+        state.attach("another layout", [DATA])
+    except RetainedStateError:
+        return True
+    finally:
+        state.close()
+    return False
 
 
 # Decisions (U4, U37)
@@ -244,6 +261,7 @@ PROMISES: dict[str, Callable[[], bool]] = {
     "lost mirrors": _one_mirror_is_enough,
     "torn decision": _torn_decisions_do_not_count,
     "marks of lost pages": _lost_marks_are_kept,
+    "another layout": _another_layout_is_refused,
     "lost marker": _marks_that_are_gone_are_refused,
     "crash loop": _crash_loops_end,
 }

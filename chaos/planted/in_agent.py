@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 from chaos.planted.planting import Patch, planted, skip
 from leto.core.layout import marker_page_offset
+from leto.core.markers import Word
 from leto.device import host
 from leto.memory import control
 from leto.memory.control import ControlPage
@@ -63,6 +65,17 @@ def lost_mirrors_read_as_words(patch: Patch) -> None:
     patch.wrap(ControlPage, "mirror_words", all_of_them)
 
 
+@planted("U5", parts="lost mirrors")
+def carried_into_one_mirror(patch: Patch) -> None:
+    """What an epoch begins with stands in the first mirror of its marker pages only."""
+
+    def write_words(self: ControlPage, epoch: int, words: Sequence[int]) -> None:
+        for word, value in enumerate(words):
+            self._store(control._word_offsets(epoch, Word(word))[0], value)
+
+    patch.set(ControlPage, "write_words", write_words)
+
+
 @planted("U21", parts="torn decision")
 def decision_over_the_last_one(patch: Patch) -> None:
     """A decision is written over the one before it."""
@@ -91,6 +104,27 @@ def lost_marks_end_with_the_epoch(patch: Patch) -> None:
         return advance_then_forget
 
     patch.wrap(RetainedState, "advance", forgetting)
+
+
+@planted("U36", parts="marks of lost pages")
+def second_search_forgets_the_first(patch: Patch) -> None:
+    """Pages found lost at an earlier failure count as whole when a later one finds them replaced."""
+
+    def anew(localise: Any) -> Any:
+        def forget_then_search(self: RetainedState) -> int:
+            self._lost.clear()
+            found: int = localise(self)
+            return found
+
+        return forget_then_search
+
+    patch.wrap(RetainedState, "localise", anew)
+
+
+@planted("U41", parts="another layout")
+def layout_not_checked(patch: Patch) -> None:
+    """A trainer attaches to what was laid out under another geometry."""
+    patch.set(RetainedState, "_check_layout", skip)
 
 
 @planted("U19", parts="marks of lost pages")
