@@ -113,6 +113,12 @@ def one_page_too_many_is_tried(patch: Patch) -> None:
     patch.set(repair.Budget, "spare_rows", property(lambda b: b.rows - b.lost_rows - b.lost_pages + (not b.lost_rows)))
 
 
+@planted("U16", explored="refused")
+def last_row_kept_for_the_check(patch: Patch) -> None:
+    """The budget keeps a row back to check the solution with, and refuses what the parity could solve."""
+    patch.set(repair.Budget, "spare_rows", property(lambda b: b.rows - b.lost_rows - b.lost_pages - 1))
+
+
 @planted("U18", explored="bytes")
 def tier_2_not_rebuilt(patch: Patch) -> None:
     """A lost page of tier 2 stays zeros."""
