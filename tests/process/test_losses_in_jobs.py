@@ -68,6 +68,15 @@ def test_more_than_the_code_solves_is_refused_before_anything_is_written(tmp_pat
     assert not [e for e in entries if e.name in ("repaired", "recovered")]
 
 
+@pytest.mark.parametrize(("name", "unchecked"), [("pages-in-undo", 9), ("pages-in-parity", 9)])
+def test_the_whole_budget_is_used_wherever_the_pages_lie(name: str, unchecked: int, tmp_path: Path) -> None:
+    entries = passed(tmp_path, name)
+    budgets = [budget for e in entries if e.name == "repaired" for budget in e.fields["budgets"]]
+    used = [budget["lost_pages"] + budget["lost_rows"] for budget in budgets]
+    assert max(used) == 16
+    assert used.count(16) == unchecked
+
+
 def test_one_mirror_of_a_marker_is_enough(tmp_path: Path) -> None:
     """The agent reads it, dies of no other one, and carries its words into the next epoch."""
     entries = passed(tmp_path, "markers-lost")
