@@ -79,7 +79,7 @@ def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Pat
 
 
 def _described_catch(mutant: Mutant, finished: Finished) -> str:
-    """A bug counts as caught when the check that aims at it decides the verdict, not when the run fails for any reason."""
+    """A bug counts as caught when the check that aims at it speaks first, not when the run fails for any reason."""
     expected = mutant.caught_by[Where.PROCESS]
     if deciding_check(finished) == expected:
         return f"planted bug {mutant.name}: caught by {expected}"

@@ -1,4 +1,4 @@
-"""The check of real trainers: a short run with two kills and lost pages, and which check decided its verdict."""
+"""The check of real trainers: a short run with two kills and lost pages, and which of its checks spoke first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from chaos.scenario import load_scenario
 from chaos.systems import REFERENCES, SYSTEMS, load_target
 from chaos.verdict import Verdict
 from leto.core.errors import ProtocolViolation
+from verify.checkers import Judgement
 from verify.history import Entry
 
 SCENARIO = Path(__file__).with_name("planted-bugs.yaml")
@@ -30,10 +31,13 @@ def check_run(mutant: Mutant | None, runs_dir: Path) -> str | None:
 
 
 def deciding_check(finished: Finished) -> str | None:
-    """The check that the verdict rests on, None for a run that passed.
+    """The check that has something to say first, None for a run that passed.
 
-    A trainer that stopped the job because an invariant broke has caught the bug itself: ``protocol``.
+    A record that differs is older than whatever the run died of later. Beside that it is the check that the verdict rests on; a
+    trainer that stopped the job because an invariant broke has caught the bug itself: ``protocol``.
     """
+    if any(result.name == "exact" and result.judgement is Judgement.FALSE for result in finished.results):
+        return "exact"
     for result in finished.results:
         if finished.conclusion.reason == f"{result.name}: {result.reason}":
             by_itself = result.name == "completed" and ProtocolViolation.__name__ in result.reason

@@ -138,6 +138,9 @@ def _finished(*results: CheckResult) -> Finished:
 def test_the_check_of_a_run_is_the_one_that_decides() -> None:
     fired, exact = _result("faults-fired", Judgement.FALSE, "missed"), _result("exact", Judgement.FALSE, "diverged")
     assert deciding_check(_finished(fired, exact)) == "exact"
+    died = _result("recoveries", Judgement.FALSE, "rank 0 failed by itself")
+    assert deciding_check(_finished(died, exact)) == "exact"
+    assert deciding_check(_finished(died, fired)) == "recoveries"
     assert deciding_check(_finished(fired)) == "faults-fired"
     assert deciding_check(_finished(_result("exact", Judgement.TRUE))) is None
 
