@@ -149,7 +149,6 @@ def _inner_model(annotation: Any) -> type[BaseModel] | None:
 def find_contradictions(data: Any) -> Iterator[Mistake]:
     """What no single key shows. Looks at plain data that may be wrong in other ways, so that one look finds everything."""
     yield from _in_protection(data)
-    yield from _in_parallel(data)
     faults = _dig(data, "faults")
     seen: set[str] = set()
     for n, fault in enumerate(faults if isinstance(faults, list) else ()):
@@ -175,15 +174,6 @@ def _in_protection(data: Any) -> Iterator[Mistake]:
         except ConfigError as error:
             key, _, what = str(error).partition(": ")
             yield ("protection", key), f"{what}; a chunk lies inside one group"
-
-
-def _in_parallel(data: Any) -> Iterator[Mistake]:
-    dp, ep = _dig(data, "workload", "parallel", "dp"), _dig(data, "workload", "parallel", "ep")
-    if _is_count(dp) and _is_count(ep) and dp % ep:
-        yield (
-            ("workload", "parallel", "ep"),
-            f"{ep} does not divide dp ({dp}); expert parallelism splits the data-parallel ranks",
-        )
 
 
 def _in_time(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from chaos import yaml_source
 from chaos.loss import LossClass
 from chaos.mistakes import Origin, ScenarioError, explain, find_contradictions, one_of
+from chaos.targets.workloads import mistake_in
 from leto.core.config import Workload as CoreWorkload
 from leto.core.errors import ConfigError
 from leto.core.failpoints import COPIES, Kernel, Point
@@ -396,6 +397,9 @@ def parse_scenario(text: str, file: str, overrides: Sequence[str] = ()) -> Scena
         scenario = Scenario.model_validate(source.data)
     except ValidationError as error:
         raise origin.error([*explain(error, Scenario), *contradictions]) from None
+    untrainable = mistake_in(scenario.workload.to_core())
+    if untrainable is not None:
+        contradictions.append((("workload", *untrainable[0]), untrainable[1]))
     if contradictions:
         raise origin.error(contradictions)
     return scenario

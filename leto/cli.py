@@ -12,11 +12,14 @@ from typing import Annotated
 
 import typer
 
-from leto.core.config import JobConfig
-from leto.core.errors import LetoError
+from leto.core.config import JobConfig, Workload
+from leto.core.errors import ConfigError, LetoError
 from leto.core.events import Event
+from leto.core.geometry import Protection
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="The runtime itself, without the bench."
+)
 
 EXIT_CODES = {"completed": 0, "failed": 1, "refused": 1}
 _EXIT_USAGE = 2
@@ -43,7 +46,7 @@ def _root() -> None:
 
 @app.command()
 def train(
-    config: Annotated[Path, typer.Argument(help="Job configuration, JSON (leto.core.config.JobConfig).")],
+    config: Annotated[Path, typer.Argument(metavar="JOB.json", help="Job configuration, JSON; 'leto example' prints one.")],
     events_fd: Annotated[int, typer.Option(help="Inherited descriptor that receives events as JSON lines.")] = 1,
     parent_pid: Annotated[int, typer.Option(help="End when this parent process ends.")] = 0,
 ) -> None:
@@ -59,10 +62,33 @@ def train(
     if parent_pid:
         die_with_parent(parent_pid, signal.SIGTERM)
     job = JobConfig.load(config)
-    end = NodeAgent(job, JsonLines(events_fd)).run()
+    _check_descriptor(events_fd)
+    try:
+        end = NodeAgent(job, JsonLines(events_fd)).run()
+    except ConfigError as error:
+        raise ConfigError(f"{config}: {error}") from None
     if end.reason:
         print(f"leto: {end.status}: {end.reason}", file=sys.stderr)  # noqa: T201
     raise typer.Exit(EXIT_CODES[end.status])
+
+
+@app.command()
+def example() -> None:
+    """Print a whole job configuration with every key, to start from."""
+    job = JobConfig(
+        name="example",
+        workload=Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=100),
+        protection=Protection(page_bytes=64 << 10, data_pages=60, chunk_pages=12),
+        output_dir="example-job",
+    )
+    print(job.to_json())  # noqa: T201
+
+
+def _check_descriptor(fd: int) -> None:
+    try:
+        os.fstat(fd)
+    except OSError:
+        raise ConfigError(f"--events-fd {fd}: no descriptor of this number is open") from None
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from leto.core.config import Workload
@@ -109,20 +111,34 @@ _QWEN_TINY = replace(
     dropout=0.0,
 )
 
-MODELS = {spec.name: spec for spec in (_OLMOE_TINY, _QWEN_TINY)}
+# The same with 182 million parameters, in order to fill whole protection groups at the paper's page size on one rank: wide
+# rather than deep, and few tokens, so that the state is large and an iteration short.
+_QWEN_WIDE = replace(
+    _QWEN_TINY,
+    name="qwen-wide",
+    layers=12,
+    hidden=1024,
+    heads=8,
+    ffn=4096,
+    sequence=32,
+    micro_batch=1,
+    global_batch=2,
+)
+
+MODELS = {spec.name: spec for spec in (_OLMOE_TINY, _QWEN_TINY, _QWEN_WIDE)}
 DATA_SETS = ("shakespeare",)
 PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 def model_spec(workload: Workload) -> ModelSpec:
-    """The workload's model. Raises ConfigError when it is unknown or cannot be trained the way the workload says."""
+    """The workload's model. Raises ConfigError, which begins with the key, for what is unknown or cannot be trained."""
     spec = MODELS.get(workload.model)
     if spec is None:
-        raise ConfigError(f"model: unknown model {workload.model!r}; known: {', '.join(sorted(MODELS))}")
+        raise ConfigError(f"model: unknown model {workload.model!r}; {_known(MODELS, workload.model)}")
     if workload.data not in DATA_SETS:
-        raise ConfigError(f"data: unknown data set {workload.data!r}; known: {', '.join(DATA_SETS)}")
+        raise ConfigError(f"data: unknown data set {workload.data!r}; {_known(DATA_SETS, workload.data)}")
     if workload.precision not in PRECISIONS:
-        raise ConfigError(f"precision: unknown precision {workload.precision!r}; known: {', '.join(PRECISIONS)}")
+        raise ConfigError(f"precision: unknown precision {workload.precision!r}; {_known(PRECISIONS, workload.precision)}")
     if workload.iterations < 1:
         raise ConfigError(f"iterations: {workload.iterations} is not positive")
     if workload.seed < 0:
@@ -131,17 +147,23 @@ def model_spec(workload: Workload) -> ModelSpec:
     return spec
 
 
+def _known(names: Iterable[str], given: str) -> str:
+    known = sorted(names)
+    close = difflib.get_close_matches(given, known, n=1)
+    return f"known: {', '.join(known)}" + (f" (did you mean {close[0]}?)" if close else "")
+
+
 def _check_parallel(spec: ModelSpec, data_parallel: int, expert_parallel: int) -> None:
     if data_parallel < 1 or spec.global_batch % (spec.micro_batch * data_parallel):
         raise ConfigError(
-            f"parallel.dp: {data_parallel} ranks cannot share {spec.name}'s global batch of {spec.global_batch} samples"
+            f"data_parallel: {data_parallel} ranks cannot share {spec.name}'s global batch of {spec.global_batch} samples"
             f" in micro-batches of {spec.micro_batch}"
         )
     if spec.moe is None:
         if expert_parallel != 1:
-            raise ConfigError(f"parallel.ep: {expert_parallel} ranks cannot share experts: {spec.name} has none; write 1")
+            raise ConfigError(f"expert_parallel: {expert_parallel} ranks cannot share experts: {spec.name} has none; write 1")
         return
     if expert_parallel < 1 or data_parallel % expert_parallel:
-        raise ConfigError(f"parallel.ep: {expert_parallel} does not divide the {data_parallel} data-parallel ranks")
+        raise ConfigError(f"expert_parallel: {expert_parallel} does not divide the {data_parallel} data-parallel ranks")
     if spec.moe.experts % expert_parallel:
-        raise ConfigError(f"parallel.ep: {expert_parallel} does not divide the {spec.moe.experts} experts of {spec.name}")
+        raise ConfigError(f"expert_parallel: {expert_parallel} does not divide the {spec.moe.experts} experts of {spec.name}")

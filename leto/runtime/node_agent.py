@@ -77,7 +77,10 @@ class NodeAgent:
         return end
 
     def _check_config(self) -> None:
-        model_spec(self._config.workload)
+        try:
+            model_spec(self._config.workload)
+        except ConfigError as error:
+            raise ConfigError(f"workload.{error}") from None
         try:
             self._log_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:

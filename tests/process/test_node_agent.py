@@ -148,8 +148,8 @@ def test_a_configuration_that_names_what_there_is_not_starts_nothing(tmp_path: P
     good = config(tmp_path / "out")
     (tmp_path / "file").write_text("")
     wrong = {
-        "model: unknown model 'olmo'; known: ": replace(good, workload=replace(good.workload, model="olmo")),
-        "parallel.dp: 0 ranks cannot share": replace(good, workload=replace(good.workload, data_parallel=0)),
+        "workload.model: unknown model 'olmo'; known: ": replace(good, workload=replace(good.workload, model="olmo")),
+        "workload.data_parallel: 0 ranks cannot share": replace(good, workload=replace(good.workload, data_parallel=0)),
         f"output_dir: {tmp_path}/file/logs: Not a directory": replace(good, output_dir=str(tmp_path / "file")),
     }
     for message, job in wrong.items():

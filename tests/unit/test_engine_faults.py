@@ -16,7 +16,7 @@ name: small
 claim: It recovers.
 seed: 42
 system: leto
-workload: {model: toy, parallel: {dp: 2, ep: 1}, iterations: 9}
+workload: {model: olmoe-tiny, parallel: {dp: 2, ep: 1}, iterations: 9}
 protection: {page: 4KiB, data_pages: 6, tier1: 4, tier2: 1, chunk_pages: 3}
 """
 HELD = """

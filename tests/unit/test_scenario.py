@@ -22,7 +22,7 @@ MISTAKES = [
     ("duplicate-id", 14, "faults[1].id", "ids are unique"),
     ("duplicate-key", 5, "seed", "remove one (the first is on line 4)"),
     ("empty", 1, "the file is empty", ""),
-    ("ep-does-not-divide", 6, "workload.parallel.ep", "3 does not divide dp (2)"),
+    ("ep-does-not-divide", 6, "workload.parallel.ep", "3 does not divide the 2 data-parallel ranks"),
     ("every-beyond-end", 10, "faults[0].when.every", "it has iterations 1 to 100"),
     (
         "fault-without-body",
