@@ -322,10 +322,25 @@ class Steps:
         return self._kernels.equal_pages(left, right, page_bytes)
 
     def adam(self, chunk: AdamChunk, park: Park | None = None) -> None:
-        byte_count = 4 * sum(segment.count for segment in chunk.segments)
-        arrays = (chunk.master_address, chunk.exp_avg_address, chunk.exp_avg_sq_address)
-        targets = tuple((address, byte_count) for address in arrays)
-        self._kernel("adam", targets, lambda p: self._kernels.adam(chunk, p), Armed.IN_PLACE)
+        self._kernel("adam", _arrays(chunk), lambda p: self._kernels.adam(chunk, p), Armed.IN_PLACE)
+
+    def update_chunk(
+        self,
+        shape: CodeShape,
+        columns: Sequence[int],
+        chunk: AdamChunk,
+        parity: Sequence[int],
+        target: Sequence[int],
+        *,
+        adam_park: Park | None = None,
+        parity_park: Park | None = None,
+    ) -> None:
+        def run(p: Park | None) -> None:
+            early = p is not None and p.progress < 0.5  # half of the states are torn in the update, half in the parity
+            adam, coding = (p, None) if early else (None, p)
+            self._kernels.update_chunk(shape, columns, chunk, parity, target, adam_park=adam, parity_park=coding)
+
+        self._kernel("update-chunk", (*_arrays(chunk), *_pages(target, shape.page_bytes)), run, Armed.IN_PLACE)
 
     def fill(self, address: int, byte_count: int, pattern: int) -> None:
         run: Run = lambda p: self._kernels.fill(address, byte_count, pattern)  # noqa: E731
@@ -366,6 +381,11 @@ class Steps:
 
 def _pages(addresses: Sequence[int], page_bytes: int) -> tuple[Target, ...]:
     return tuple((address, page_bytes) for address in addresses)
+
+
+def _arrays(chunk: AdamChunk) -> tuple[Target, ...]:
+    byte_count = 4 * sum(segment.count for segment in chunk.segments)
+    return tuple((address, byte_count) for address in (chunk.master_address, chunk.exp_avg_address, chunk.exp_avg_sq_address))
 
 
 def _named(name: str, kernel: Kernel | None, site: Site | None, touched: tuple[str, ...]) -> str:
