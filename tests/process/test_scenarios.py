@@ -26,6 +26,15 @@ def test_a_scenario_passes_and_its_record_says_so_later(name: str, tmp_path: Pat
     _check_that_held_ranks_stood_parked_at_every_kill(run)
 
 
+def test_a_failure_that_comes_back_is_refused(tmp_path: Path) -> None:
+    """U37: the fourth one without a completed iteration, the last inside a recovery."""
+    argv = [sys.executable, "-m", "chaos", "run", "--plain", "--runs-dir", str(tmp_path), "scenarios/crash-loop.yaml"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    entries = [e for e in read_journal(tmp_path / "crash-loop" / "latest" / "journal.jsonl") if e.job == "run"]
+    assert [e.fields["action"] for e in entries if e.name == "decided"] == ["restart", "restart", "finish", "checkpoint"]
+
+
 def _check_that_held_ranks_stood_parked_at_every_kill(run: Path) -> None:
     entries = [e for e in read_journal(run / "journal.jsonl") if e.job == "run"]
     planned = {e.fields["token"]: 1 + len(e.fields.get("holds", ())) for e in entries if e.name == "planned"}
