@@ -23,11 +23,14 @@ from chaos.verdict import Verdict
 from leto.core.errors import ConfigError
 
 TELL_EVERY_S = 5.0
+POINTS = 5000
 
 
 def explore(
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="The products in full: minutes.")] = False,
-    points: Annotated[int, typer.Option(metavar="M", min=0, help="Cases drawn, over all shapes.")] = 5000,
+    points: Annotated[
+        int | None, typer.Option(metavar="M", min=0, help="Cases drawn over all shapes: 5000, none with --exhaustive.")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="What is drawn.")] = 0,
     shape: Annotated[str | None, typer.Option(metavar="NAME", help=f"Only one of {', '.join(SHAPES)}.")] = None,
     case: Annotated[str | None, typer.Option(metavar="CASE", help="One case, as a failure prints it; needs --shape.")] = None,
@@ -42,6 +45,8 @@ def explore(
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(Verdict.USAGE.value) from None
+    if points is None:
+        points = 0 if exhaustive else POINTS
     orders = [Order(exhaustive=exhaustive, points=share, seed=seed) for share in _shares(points, len(names))]
     jobs = jobs or len(os.sched_getaffinity(0))
     results = [_explored(name, order, jobs) for name, order in zip(names, orders, strict=True)]
