@@ -125,9 +125,9 @@ _QWEN_WIDE = replace(
     hidden=1024,
     heads=8,
     ffn=4096,
-    sequence=32,
+    sequence=16,
     micro_batch=1,
-    global_batch=2,
+    global_batch=4,
 )
 
 MODELS = {spec.name: spec for spec in (_OLMOE_TINY, _QWEN_TINY, _QWEN_WIDE)}
