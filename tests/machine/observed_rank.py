@@ -19,7 +19,7 @@ from leto.core.layout import TIER2, PageClass, gradient_parity, parity_slot, tie
 from leto.core.markers import MIRRORS, STEPS_PER_CHUNK, Mark, Phase, Word
 from leto.core.records import Post
 from leto.core.recovery import Action, Decision, decide
-from leto.core.update_plan import Lane, Operation, OpKind, plan_update
+from leto.core.update_plan import Lane, Operation, plan_update
 from leto.runtime.coordinator import cold_start
 from leto.update.executor import PlanExecutor
 from leto.update.repair import rebuild
@@ -46,6 +46,7 @@ class ObservedRank:
         self.refused: str | None = None
         self._model = model
         self._committed: set[int] = set()  # chunks, in this iteration
+        self._half_published: list[tuple[int, Word, Mark]] = []  # marks that stand in so many mirrors only
         self._open(cold_start(1))
         rank.allocate()
         self.attach()
@@ -149,13 +150,17 @@ class ObservedRank:
         mark = Mark(iteration, int(phase))
         if mirrors == MIRRORS:
             self.alive.marks.publish(Word.PHASE, mark)
+            self._seen(Word.PHASE, mark)
         else:
-            self.alive.publish_in(mirrors, Word.PHASE, mark)
+            self._publish_in(mirrors, Word.PHASE, mark)
             self.die()
-        self._seen(Word.PHASE, mark)
+
+    def _publish_in(self, mirrors: int, word: Word, mark: Mark) -> None:
+        self.alive.publish_in(mirrors, word, mark)
+        self._half_published.append((mirrors, word, mark))
 
     def _seen_unmarked(self, op: Operation) -> None:
-        if op.kind is OpKind.PARITY:
+        if op.target_slot != op.source_slot:
             self.account.filled = parity_slot(op.target_slot)
 
     def _seen(self, word: Word, mark: Mark) -> None:
@@ -187,8 +192,7 @@ class ObservedRank:
         self._executor.run_unmarked(op)
         self._seen_unmarked(op)
         if op.publish is not None and mirrors:
-            self.alive.publish_in(mirrors, op.publish.word, op.publish.mark)
-            self._seen(op.publish.word, op.publish.mark)
+            self._publish_in(mirrors, op.publish.word, op.publish.mark)
 
     def leave_torn(self, op: Operation, torn: Torn) -> None:
         """The armed kernel parks and is abandoned: what it does afterwards is taken back. COMMIT has no kernel to be in.
@@ -224,17 +228,34 @@ class ObservedRank:
         self.rank.lose(pages)
         self.lost |= set(pages)
 
-    def decide(self) -> Decision:
-        """What the agent does after a failure: lost pages are marked, the decision is durable, a new epoch is open."""
+    def decide(self) -> Decision | None:
+        """What the agent does after a failure: lost pages are marked, the decision is durable, a new epoch is open. None where
+        it refuses, which it does exactly when every mirror is lost."""
         self.rank.localise()
         assert self.rank.lost() == self.lost, "other pages were localised than were lost"
-        decision = decide([self.rank.control.read_progress(self.rank.retained.epoch)], LAST_ITERATION)
+        left = set(range(MIRRORS)) - self.rank.lost_mirrors
+        try:
+            progress = self.rank.read_progress()
+        except Unrecoverable as refusal:
+            assert not left, f"refused although mirrors {left} are left: {refusal}"
+            self.refused = str(refusal)
+            return None
+        assert left, f"read {progress} from no mirror"
+        self._see_half_published(left)
+        decision = decide([progress], LAST_ITERATION)
         decided, expected = (decision.action, decision.iteration), self._expected_decision()
         assert decided == expected, f"decided {decided}, not {expected}"
         self._open(decision)
         if self.account.phase < Phase.BEGIN:
             self.account.phase = min(self.account.phase, Phase.HEADER)  # its compute phase is redone
         return decision
+
+    def _see_half_published(self, left: set[int]) -> None:
+        """A mark counts as soon as one mirror that is left holds it (U4)."""
+        for mirrors, word, mark in self._half_published:
+            if left & set(range(mirrors)):
+                self._seen(word, mark)
+        self._half_published = []
 
     def attach(self) -> None:
         self.process = PooledProcess(self.rank)

@@ -15,9 +15,9 @@ import numpy as np
 from chaos.explore.rank import GRADIENTS, HYPER
 from chaos.faults.userfaultfd import Userfaultfd
 from leto.core.failpoints import Kernel, Park, Site
-from leto.core.geometry import CodedGeometry, GradientGeometry, Page, pages_of_bytes
-from leto.core.layout import Allocation, Domain, PageClass, updater_allocations
-from leto.core.markers import Mark, Word, pack, words_of
+from leto.core.geometry import OS_PAGE_BYTES, CodedGeometry, GradientGeometry, Page, pages_of_bytes
+from leto.core.layout import Allocation, Domain, PageClass, marker_page_offset, updater_allocations
+from leto.core.markers import Mark, Progress, Word, pack, words_of
 from leto.core.recovery import Decision
 from leto.device.host import HostMapping
 from leto.memory.control import ControlPage
@@ -65,6 +65,7 @@ class PooledRank:
         self._uffd = Userfaultfd.create()
         self._places: dict[str, Place] = {}
         self._poisoned: set[Page] = set()
+        self.lost_mirrors: set[int] = set()  # in this epoch
 
     def open_epoch(self, decision: Decision) -> None:
         """What the agent does with a decision: durable first, then a newer epoch with what it carries over (U5, U21)."""
@@ -72,6 +73,11 @@ class PooledRank:
         self.control.write_decision(epoch, decision)
         self.retained.advance(epoch)
         self.control.write_words(epoch, words_of(epoch, decision.carried[0]))
+        self.lost_mirrors = set()
+
+    def read_progress(self) -> Progress:
+        """What the agent reads after a failure. Raises Unrecoverable when no mirror is left (U4)."""
+        return self.control.read_progress(self.retained.epoch, self.retained.lost_control())
 
     def allocate(self) -> None:
         """For the first process of the job; whoever comes later finds the same places."""
@@ -86,12 +92,21 @@ class PooledRank:
         for page in set(pages) - self._poisoned:
             self._poisoned.add(page)
             place = self._places[page.allocation]
-            arena, offset = self.retained.arenas[place.domain], place.offset + page.page_index * self.page_bytes
-            address = arena.address + offset
-            self._uffd.register(address, self.page_bytes)
-            arena.discard(offset, self.page_bytes)
-            self._uffd.poison(address, self.page_bytes, lambda: arena.discard(offset, self.page_bytes))  # noqa: B023
-            self._uffd.unregister(address, self.page_bytes)
+            self._poison(place.domain, place.offset + page.page_index * self.page_bytes, self.page_bytes)
+
+    def lose_mirrors(self, mirrors: Iterable[int]) -> None:
+        """Of the marker page of this epoch."""
+        for mirror in set(mirrors) - self.lost_mirrors:
+            self.lost_mirrors.add(mirror)
+            self._poison(Domain.CONTROL, marker_page_offset(self.retained.epoch, mirror), OS_PAGE_BYTES)
+
+    def _poison(self, domain: Domain, offset: int, byte_count: int) -> None:
+        arena = self.retained.arenas[domain]
+        address = arena.address + offset
+        self._uffd.register(address, byte_count)
+        arena.discard(offset, byte_count)
+        self._uffd.poison(address, byte_count, lambda: arena.discard(offset, byte_count))
+        self._uffd.unregister(address, byte_count)
 
     def localise(self) -> None:
         """What the state manager does when the agent asks after a failure."""

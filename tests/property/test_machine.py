@@ -68,6 +68,7 @@ def told(event: Callable[..., None]) -> Callable[..., None]:
         except Broken:
             raise
         except Exception as error:
+            machine.broken = True
             raise Broken(machine.story, machine.events, error) from error
 
     return telling
@@ -120,6 +121,7 @@ class RankMachine(RuleBasedStateMachine):
         super().__init__()
         self.story: list[str] = []
         self.events = 0
+        self.broken = False
         self.losses = 0  # since a process lived
         self.decided = False  # since a process lived
         self.moved = False  # since it recovered
@@ -222,6 +224,13 @@ class RankMachine(RuleBasedStateMachine):
         self.it.lose(chosen)
         self.losses += 1
 
+    @precondition(lambda machine: dead(machine) and not machine.it.rank.lost_mirrors)
+    @rule(mirrors=st.sampled_from([(0,), (0, 1), (1, 2), (2,), (0, 2), (1,), (0, 1, 2)]))
+    @told
+    def loses_mirrors(self, mirrors: tuple[int, ...]) -> None:
+        self._event(f"it loses mirrors {', '.join(map(str, mirrors))} of its marks")
+        self.it.rank.lose_mirrors(mirrors)
+
     @precondition(dead)
     @rule()
     @told
@@ -242,7 +251,8 @@ class RankMachine(RuleBasedStateMachine):
     @told
     def dies_rebuilding(self, call: int, how: str) -> None:
         self._event(f"it recovers, and dies in kernel call {call} of the rebuild, {how}")
-        self._decides()
+        if not self._decides():
+            return
         self._attaches()
         self.it.rebuild(KillInCall(call), TORN[how])
         if alive(self):
@@ -266,7 +276,8 @@ class RankMachine(RuleBasedStateMachine):
         if not hasattr(self, "it"):
             return
         try:
-            self._ends()
+            if not self.broken:
+                self._ends()
         finally:
             self.it.close()
 
@@ -303,16 +314,21 @@ class RankMachine(RuleBasedStateMachine):
         else:
             self.it.leave_done(op, DONE[how])
 
-    def _decides(self) -> None:
+    def _decides(self) -> bool:
         decision = self.it.decide()
+        if decision is None:
+            self.story.append(f"refused: {self.it.refused}")
+            return False
         self.story.append(f"decided: {decision.action.value} {decision.iteration}, {decision.reason}")
+        return True
 
     def _attaches(self) -> None:
         self.losses, self.decided, self.moved = 0, False, False
         self.it.attach()
 
     def _recovers(self) -> None:
-        self._decides()
+        if not self._decides():
+            return
         self._attaches()
         self.it.rebuild()
         if refused(self):

@@ -12,6 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from leto.core import recovery, repair, update_plan
 from leto.core.markers import STEPS_PER_CHUNK, Progress
+from leto.memory.control import ControlPage
 from leto.update.executor import PlanExecutor
 from leto.update.repair import RepairExecutor
 from tests.machine import observed_rank
@@ -73,6 +74,12 @@ def written_back_without_tier_2(patch: Patch) -> None:
 
 SHORT = settings(QUICK, stateful_step_count=8, report_multiple_bugs=False)
 
+
+def lost_mirrors_read_as_words(patch: Patch) -> None:
+    read = ControlPage.read_progress
+    patch.setattr(ControlPage, "read_progress", lambda self, epoch, lost=(): read(self, epoch))
+
+
 QUICKLY = [undo_not_restored, marks_of_lost_pages_cleared_before_the_rebuild, parity_overwritten_in_place]
 """These in every run of the tests, the others at night."""
 SLOWLY = [
@@ -81,6 +88,7 @@ SLOWLY = [
     the_last_solvable_page_is_refused,
     chunk_in_flight_not_carried,
     written_back_without_tier_2,
+    lost_mirrors_read_as_words,
 ]
 BUGS = [*QUICKLY, *(pytest.param(bug, marks=pytest.mark.slow) for bug in SLOWLY)]
 
