@@ -131,6 +131,8 @@ def touched_by(op: Operation, coded: CodedGeometry) -> tuple[set[Page], set[Page
             return chunk, chunk
         case OpKind.PARITY:
             return undo | chunk | source, target
+        case OpKind.UPDATE_AND_PARITY:
+            return chunk | source, chunk | target
         case OpKind.COMMIT:
             return set(), set()
         case OpKind.WRITE_BACK:
@@ -155,5 +157,6 @@ class OneThreadUpdater(ChunkUpdater):
         self._run_plan = run_plan
 
     def run(self, values: UpdateValues, progress: Progress) -> None:
-        plan = plan_update(self._parts.coded, values.iteration, progress, skipped=values.skipped)
-        self._run_plan(PlanExecutor(self._parts, values), self._parts, plan)
+        parts = self._parts
+        plan = plan_update(parts.coded, values.iteration, progress, skipped=values.skipped, fused=parts.fused)
+        self._run_plan(PlanExecutor(parts, values), parts, plan)

@@ -12,6 +12,7 @@ KERNEL_OF = {
     OpKind.RESTORE: Kernel.UNDO_RESTORE,
     OpKind.UPDATE: Kernel.ADAM,
     OpKind.PARITY: Kernel.RS_UPDATE,
+    OpKind.UPDATE_AND_PARITY: Kernel.RS_UPDATE,  # the last of the two that it asks for
     OpKind.WRITE_BACK: Kernel.PARITY_WRITEBACK,
     OpKind.TIER2: Kernel.TIER2,
 }
