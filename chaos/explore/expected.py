@@ -18,7 +18,7 @@ from leto.core.geometry import CodedGeometry, GradientGeometry
 from leto.core.layout import UNDO, gradient_parity, parity_slot, tier1
 from leto.core.markers import Mark, Phase, Progress, Word
 from leto.core.recovery import Action, Decision, Row
-from leto.core.update_plan import Publish, plan_update
+from leto.core.update_plan import Operation, Publish, plan_update
 
 COMPUTE = "compute"
 MIXED = ("split", "tier-by-tier", "corrupt", "unneeded")
@@ -144,8 +144,11 @@ class JobPlan:
         yield from self._header(t + 1, complete.after)
 
     def _plan_steps(self, progress: Progress) -> Iterator[LaneStep]:
-        t = progress.iteration
-        return steps_of(plan_update(self.coded, t, progress, skipped=t in self.shape.skips), tier2=self._tier2)
+        return steps_of(self._plan(progress), tier2=self._tier2)
+
+    def _plan(self, progress: Progress) -> tuple[Operation, ...]:
+        t, shape = progress.iteration, self.shape
+        return plan_update(self.coded, t, progress, skipped=t in shape.skips, fused=shape.fused)
 
     def _in_order(self, progress: Progress) -> Iterator[Planned]:
         now = progress
@@ -158,7 +161,7 @@ class JobPlan:
         return [progress, *(planned.after for planned in self._in_order(progress))][-1]
 
     def _cuts(self, progress: Progress) -> Iterator[Planned]:
-        cuts = Cuts(plan_update(self.coded, progress.iteration, progress), self.coded)
+        cuts = Cuts(self._plan(progress), self.coded)
         for cut in cuts:
             if not cut.is_end:
                 yield _planned_cut(cuts, cut, progress)

@@ -76,7 +76,7 @@ class Trainer:
         self._number = number
         self._decision = decision
         self._steps = Steps(rank.memory, KERNELS, driver, job.invariants.watch(number))
-        process = Process(rank, self._steps, self._steps)
+        process = Process(rank, self._steps, self._steps, fused=job.shape.fused)
         self._session = Session(number, rank, self._steps, job.shape.skips)
         self._context = TrainerContext(
             rank=number,

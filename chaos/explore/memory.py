@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from leto.core.geometry import Page
 from leto.core.layout import CONTROL_BYTES, DECISION_OFFSET, DECISION_SLOT_BYTES, Allocation, marker_page_offset
-from leto.core.markers import MIRRORS, WORDS, Progress, read_mirrors, words_of
+from leto.core.markers import MIRRORS, WORDS, Progress, Word, read_mirrors, words_of
 from leto.core.recovery import Decision
 from leto.memory.control import DECISION_SLOTS, ControlPage
 
@@ -151,7 +151,13 @@ class Markers(ControlPage):
     def __init__(self) -> None:
         self._arena = _Arena()
         self._words: dict[int, list[ctypes.Array[ctypes.c_uint64]]] = {}
+        self._word_addresses: dict[tuple[int, Word], tuple[int, int, int]] = {}
         super().__init__(self._arena)
+
+    def word_addresses(self, epoch: int, word: Word) -> tuple[int, int, int]:
+        if (epoch, word) not in self._word_addresses:
+            self._word_addresses[epoch, word] = super().word_addresses(epoch, word)
+        return self._word_addresses[epoch, word]
 
     def _views(self, epoch: int) -> list[ctypes.Array[ctypes.c_uint64]]:
         if epoch not in self._words:

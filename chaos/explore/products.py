@@ -1,11 +1,11 @@
 """Which cases there are: products that are run in full, and the free product of everything, from which cases are drawn.
 
-losses       (point x loss set) of each rank; the other one is as far ahead as barriers allow. Points of rank 0 are all cuts of
-             its lanes, those of rank 1 and of the other products are the ones that the plan's own order comes by
+losses       (point x loss set) of rank 0, at every cut of its lanes; the other one is as far ahead as barriers allow. In the
+             other products points are those by which the plan's own order comes
 pairs        (point x point) of two ranks, wherever barriers allow both
 again        (point of a rank x point of either one in the recovery from it), and every point of its repairs, with more losses;
              rank 1 dies half-way through its steps only, and after rank 0 has done its part of the recovery
-handed_over  (point of rank 0 x step of the agent between the epochs)
+handed_over  (point of rank 0, half-way through its steps, x step of the agent between the epochs)
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Products:
         return chain(self.losses(), self.pairs(), self.again(), self.handed_over())
 
     def losses(self) -> Iterator[Case]:
-        for number, point in self.alone():
-            for name in self._loss_names(number, self._beside(number, point)):
-                yield self._alone(number, point, name)
+        for point in self.points(OFF_PATH_RANK):
+            for name in self._loss_names(OFF_PATH_RANK, self._beside(OFF_PATH_RANK, point)):
+                yield self._alone(OFF_PATH_RANK, point, name)
 
     def pairs(self) -> Iterator[Case]:
         for points in product(self.points(0, KEY_STATES), self.points(1, KEY_STATES)):
@@ -62,18 +62,19 @@ class Products:
     def again(self) -> Iterator[Case]:
         """Raises Failed when a recovery does other steps than the plan has for it."""
         for number in range(RANKS):
-            for point in self.points(number, KEY_STATES):
-                if number > 0 and point.state == 0:
-                    continue
+            for point in self.points(number, KEY_STATES) if number == 0 else self._half_done(number):
                 points = self._beside(number, point)
                 yield from self._again_without_losses(number, points)
                 if SPLIT in self._page_losses(number, points):
                     yield from self._again_in_repair(number, points)
 
     def handed_over(self) -> Iterator[Case]:
-        for point in self.points(0, KEY_STATES):
+        for point in self._half_done(0):
             points = self._beside(0, point)
             yield from (Case(points, then=AgentDies(step)) for step in _AGENT_POINTS)
+
+    def _half_done(self, number: int) -> Iterator[Point]:
+        return (point for point in self.points(number, KEY_STATES) if point.state > 0)
 
     def each_point_once(self, random: Random) -> Iterator[Case]:
         for number, point in self.alone():

@@ -92,7 +92,9 @@ class InMemoryRank(RetainedRank):
 class Process:
     """What a trainer process builds over retained memory."""
 
-    def __init__(self, rank: RetainedRank, kernels: Kernels = KERNELS, failpoints: Failpoints | None = None) -> None:
+    def __init__(
+        self, rank: RetainedRank, kernels: Kernels = KERNELS, failpoints: Failpoints | None = None, *, fused: bool = False
+    ) -> None:
         self.rank = rank
         self.marks = Marks(kernels, rank.markers, rank.epoch)
         gradients = rank.memory.address(GRADIENTS)
@@ -105,6 +107,7 @@ class Process:
             marks=self.marks,
             failpoints=failpoints or NoFailpoints(),
             gradient_address=lambda segment: gradients + 4 * segment.first,
+            fused=fused,
         )
         self.updater = ChunkUpdater(self.parts, rank.gradients)
 

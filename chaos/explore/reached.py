@@ -28,6 +28,7 @@ AGENT_IN_RECORD = "an agent died in a decision record"
 AGENT_IN_CARRY = "an agent died with words half carried over"
 REFUSED_BY_SPARE_ROW = "refused by a spare row"
 TORN_CHUNK = "rolled back a torn chunk"
+TORN_WITH_PARITY = "rolled back a chunk torn together with its parity"
 ONE_MIRROR = "a mark stood in one mirror only"
 AGAIN_IN_REPAIR = "died again inside a repair"
 AGAIN_IN_UPDATE = "died again inside the update"
@@ -53,7 +54,7 @@ REPAIR_STEPS = ("reconstruct", "copy", "xor", "encode")
 REQUIRED = (
     *(f"decided {action.value}" for action in (Action.COLD, Action.RESTART, Action.FINISH, Action.ENDED)),
     *(f"resumed by {row.value}" for row in Row),
-    *(TORN_CHUNK, ONE_MIRROR, AGAIN_IN_REPAIR, AGAIN_IN_UPDATE, DIFFERENT_ROWS, *SPEAKS),
+    *(TORN_CHUNK, TORN_WITH_PARITY, ONE_MIRROR, AGAIN_IN_REPAIR, AGAIN_IN_UPDATE, DIFFERENT_ROWS, *SPEAKS),
     *(ROW_BY_TIER2, TIER2_BY_ROWS, BY_SLOT, BY_TIER1, OF_UNDO, GRADIENTS, ROWS_AGAIN, FETCHED_COPY),
     *(CHECKED, UNCHECKED, LEFT, REFUSED, REFUSED_BY_SPARE_ROW, REFUSED_RECORDS, REFUSED_MIRRORS),
     *(LOST_MIRROR, LOST_NEWEST, TWO_SPEAK, SKIPPED, AGENT_IN_RECORD, AGENT_IN_CARRY, AGAIN_RANK_1, AGAIN_LOST),
@@ -66,7 +67,9 @@ def at_crash(explorer: Explorer, points: tuple[Point, Point], mirrors: Mirrors, 
     marks = {f"decided {decision.action.value}"}
     for number, (point, lost) in enumerate(zip(points, mirrors, strict=True)):
         frame = explorer.frame(number, point)
-        marks |= set(_of_states(frame, point.state, decision))
+        if decision.action is Action.FINISH:
+            marks |= set(_torn(frame, point.state, fused=explorer.shape.fused))
+        marks |= {ONE_MIRROR for lane in frame.states[point.state] if lane.mirrors == 1}
         if lost:
             marks.add(LOST_MIRROR if frame.seen(point.state, lost) == point.state else LOST_NEWEST)
         if decision.action is Action.FINISH:
@@ -78,12 +81,12 @@ def at_crash(explorer: Explorer, points: tuple[Point, Point], mirrors: Mirrors, 
     return marks
 
 
-def _of_states(frame: Frame, state: int, decision: Decision) -> Iterator[str]:
-    for name, left in zip(frame.names, frame.states[state], strict=True):
-        if name.startswith("adam") and left.progress is not None and decision.action is Action.FINISH:
+def _torn(frame: Frame, state: int, *, fused: bool) -> Iterator[str]:
+    for name, lane in zip(frame.names, frame.states[state], strict=True):
+        if lane.progress is not None and name.startswith("adam"):
             yield TORN_CHUNK
-        if left.mirrors == 1:
-            yield ONE_MIRROR
+        if lane.progress is not None and name.startswith("rs-update") and fused:
+            yield TORN_WITH_PARITY
 
 
 def at_hand_over(step: str) -> set[str]:

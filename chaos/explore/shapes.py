@@ -1,9 +1,10 @@
 """Small jobs to explore: parameters that end inside chunks, groups that end inside the code, four parity rows.
 
 narrow      chunks 3 + 3 + 1, less undo than parity
-wide        chunks 2 + 2 + 1, more undo than parity
+wide        chunks 2 + 1, more undo than parity
 untiered    chunks 2 + 1, no tier 2
 skipping    chunks 2 + 1, iteration 2 is skipped and iteration 3 is not
+fused       chunks 2 + 1, a chunk and its parity are updated in one pass
 pipelined   chunks 2 + 2 + 2 + 1, two lanes over a ring of four parity slots, of which group 3 fills the first one again
 """
 
@@ -36,6 +37,7 @@ class Shape:
     iterations: int = 2
     explored: int = 2
     skips: frozenset[int] = frozenset()
+    fused: bool = False  # operations 9 and 10 in one pass
 
 
 def _segments(elements: int) -> tuple[Segment, ...]:
@@ -60,7 +62,7 @@ def _code(data_pages: int, chunk_pages: int = 3, *, tier2_pages: int = 1, pipeli
 _SMALL = _segments(2 * CHUNK_ELEMENTS + 600)
 _ALL = (
     Shape(name="narrow", protection=_code(data_pages=9), segments=_segments(6 * CHUNK_ELEMENTS + 600)),
-    Shape(name="wide", protection=_code(data_pages=13, chunk_pages=6), segments=_segments(8 * CHUNK_ELEMENTS + 700)),
+    Shape(name="wide", protection=_code(data_pages=13, chunk_pages=6), segments=_segments(4 * CHUNK_ELEMENTS + 700)),
     Shape(name="untiered", protection=_code(data_pages=6, tier2_pages=0), segments=_SMALL),
     Shape(
         name="skipping",
@@ -69,6 +71,7 @@ _ALL = (
         iterations=3,
         skips=frozenset({2}),
     ),
+    Shape(name="fused", protection=_code(data_pages=6), segments=_SMALL, fused=True),
     Shape(name="pipelined", protection=_code(data_pages=6, pipelined=True), segments=_segments(6 * CHUNK_ELEMENTS + 600)),
 )
 SHAPES = {shape.name: shape for shape in _ALL}

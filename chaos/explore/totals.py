@@ -64,9 +64,8 @@ class Totals:
 
     @cached_property
     def losses(self) -> int:
-        """Of a rank at every cut of its lanes, and of the others where the plan's own order comes by."""
-        on_path, everywhere = (sum(map(self._loss_sets, self._places(off_path=off))) for off in (False, True))
-        return everywhere + (self._ranks - 1) * on_path
+        """Of one rank, at every cut of its lanes."""
+        return sum(map(self._loss_sets, self._places(off_path=True)))
 
     @cached_property
     def pairs(self) -> int:
@@ -89,7 +88,7 @@ class Totals:
     @cached_property
     def handed_over(self) -> int:
         states = len(RECORD_STATES) + len(CARRY_STATES)
-        return self._ranks * states * len(self._places(KEY_STATES))
+        return self._ranks * states * len(self._places(KEY_STATES, first=1))
 
     def recovery(self, point: Point) -> PlannedRecovery:
         """From a crash of a rank at ``point`` with the other one as far ahead as barriers allow."""
