@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-WIDTH, LABELS, VALUES = 900, 220, 70  # pixels: all of it, left of the bars, right of them
+WIDTH, LABELS, VALUES = 1000, 320, 70  # pixels: all of it, left of the bars, right of them
 BAR, GAP, HEAD = 14, 12, 64
 COLOURS = ("#2b6cb0", "#c05621", "#718096", "#2f855a", "#805ad5")
 

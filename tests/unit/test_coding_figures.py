@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks import update_report
-from benchmarks.bars import bars
+from benchmarks.bars import LABELS, bars
 from benchmarks.coding_report import COMMAND, DOCUMENT, FIGURES, TARGETS, Target, document_with, missed_targets, table
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -57,7 +57,7 @@ def test_the_recorded_update_is_not_too_long() -> None:
 
 def test_bars_are_as_long_as_their_values_and_say_them() -> None:
     drawn = ElementTree.fromstring(bars(title="a < b", unit="s", series={"one": {"x": 2.0, "y": 1.0}, "two": {"x": 0.5}}))
-    lengths = [float(r.get("width", "")) for r in drawn.iter(f"{SVG}rect") if r.get("x") == "220"]
+    lengths = [float(r.get("width", "")) for r in drawn.iter(f"{SVG}rect") if r.get("x") == str(LABELS)]
     assert lengths == pytest.approx([610, 152.5, 305])
     texts = [text.text for text in drawn.iter(f"{SVG}text")]
     assert [text for text in texts if text in ("2", "0.5", "1")] == ["2", "0.5", "1"]
