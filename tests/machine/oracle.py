@@ -100,18 +100,15 @@ class Oracle:
         t = self.account.iteration - (self.account.phase < Phase.BEGIN)  # the update that stands, or is under way
         updating = self.account.phase is Phase.BEGIN
         older = frozenset(self._rank.coded.chunks_of(group)) - self.committed if updating else frozenset()
-        boundary = self.account.boundary(self._rank, group)
-        for placed, kept in zip(self._rank.coded.group_pages(group), boundary, strict=True):
-            chunk = self._chunk_at(group, placed.column)
-            yield kept.page, self._model.page(t - (chunk in older), placed.page)
+        kept = iter(self.account.boundary(self._rank, group))
+        for chunk in self._rank.coded.chunks_of(group):
+            for placed in self._rank.coded.chunk_pages(chunk):
+                yield next(kept).page, self._model.page(t - (chunk in older), placed.page)
         rows, speaking = self._model.rows(t, group, older), self.account.parity_of(group)
         yield from ((Page(speaking, k), row) for k, row in enumerate(rows))
         tier2 = self._tier2_of(group)
         if speaking == tier1(group) and tier2 is not None:
             yield tier2, self._model.tier2(t, group, older)
-
-    def _chunk_at(self, group: int, column: int) -> int:
-        return self._rank.coded.chunks_of(group).start + column // self._rank.coded.protection.chunk_pages
 
     def _gradients_must_hold(self, group: int) -> Iterator[tuple[Page, bytes]]:
         t = self.account.iteration
