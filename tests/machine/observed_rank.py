@@ -111,14 +111,20 @@ class ObservedRank:
             op = self.next_operation(lane)
             if op is None:
                 break
-            self._do(op)
+            self._executor.run((op,))
+            self._saw(op)
             names.append(op.describe())
         return names
 
-    def complete(self, mirrors: int = MIRRORS) -> None:
-        for op in self._planned:  # its own order is a legal one
-            if op.index not in self._done:
-                self._do(op)
+    def complete(self, mirrors: int = MIRRORS, *, by_updater: bool = False) -> None:
+        """The rest of the update: by the updater itself, whose lanes run freely, or in the order of the plan."""
+        left = [op for op in self._planned if op.index not in self._done]
+        if by_updater:
+            self.alive.updater.run(self._read_post(self.account.iteration).values, self.alive.marks.progress())
+        else:
+            self._executor.run(left)
+        for op in left:
+            self._saw(op)
         self._mark(Phase.COMPLETE, self.account.iteration, mirrors)
 
     def next_header(self, mirrors: int = MIRRORS) -> None:
@@ -158,8 +164,7 @@ class ObservedRank:
         self._executor = PlanExecutor(self.alive.parts, update)
         self._done: set[int] = set()
 
-    def _do(self, op: Operation) -> None:
-        self._executor.run((op,))
+    def _saw(self, op: Operation) -> None:
         self.seen.done(op)
         self._done.add(op.index)
         if op.publish is not None:

@@ -182,10 +182,11 @@ class RankMachine(RuleBasedStateMachine):
         self.story[-1] += f" {', '.join(self.it.operate(count, Lane.COPY))}"
         self.moved = True
 
-    @event(in_phase(Phase.BEGIN), mirrors=mirrors)
-    def completes(self, mirrors: int) -> None:
-        self._event(f"it completes update {self._iteration}{_dies_with(mirrors)}")
-        self.it.complete(mirrors)
+    @event(in_phase(Phase.BEGIN), mirrors=mirrors, by_updater=st.booleans())
+    def completes(self, mirrors: int, by_updater: bool) -> None:
+        lanes = ", its lanes run freely" if by_updater else ""
+        self._event(f"it completes update {self._iteration}{lanes}{_dies_with(mirrors)}")
+        self.it.complete(mirrors, by_updater=by_updater)
         self.moved = True
 
     @event(in_phase(Phase.COMPLETE), mirrors=mirrors, weight=2)
