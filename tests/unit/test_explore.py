@@ -71,7 +71,6 @@ def test_drawn_cases_follow_the_seed(explorer: Explorer) -> None:
     assert first == again != other
 
 
-@pytest.mark.slow
 def test_campaigns_of_all_shapes_reach_every_mark() -> None:
     shapes, tick = SHAPES.values(), lambda result: None
     results = [run_campaign(Explorer(shape), exhaustive=False, points=400, seed=3, tick=tick) for shape in shapes]
