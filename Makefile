@@ -15,8 +15,8 @@ demo: .venv/.installed-train
 	$(BIN)/leto-chaos run scenarios/update-phase.yaml
 
 test: .venv/.installed-dev
-	$(BIN)/pytest -n 2 -m "not process"
-	$(BIN)/pytest -n 0 -m process
+	$(BIN)/pytest -n 2 --durations=12 -m "not process"
+	$(BIN)/pytest -n 0 --durations=12 -m process
 
 nightly: .venv/.installed-dev
 	$(BIN)/leto-chaos explore --exhaustive

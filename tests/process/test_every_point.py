@@ -90,7 +90,7 @@ PIPELINED = Protection(page_bytes=16384, data_pages=36, tier1_pages=16, tier2_pa
 """Three chunks a group, ten groups a rank: more than enough for every slot to be used again."""
 
 
-@pytest.mark.parametrize("progress", PROGRESS)
+@pytest.mark.parametrize("progress", [0.37, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.0, 1.0))])
 def test_a_kill_inside_every_kernel_of_two_lanes(tmp_path: Path, progress: float) -> None:
     """Each parks with the other lane between two operations, in a group that has others before and after it."""
     of_lanes = KERNELS[1:]

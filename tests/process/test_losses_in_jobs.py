@@ -70,6 +70,7 @@ def test_more_than_the_code_solves_is_refused_before_anything_is_written(tmp_pat
     assert not [e for e in entries if e.name in ("repaired", "recovered")]
 
 
+@pytest.mark.slow
 def test_data_without_the_parity_that_speaks_are_refused_though_the_tiers_are_whole(tmp_path: Path) -> None:
     """U9: what tier 1 holds is of before the first commit of the group."""
     losses = ("{class: parity, count: 16}", "{class: in-flight, count: 12}", "{class: coded, per: group, group: 0, count: 1}")
@@ -80,6 +81,7 @@ def test_data_without_the_parity_that_speaks_are_refused_though_the_tiers_are_wh
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "unchecked"), [("pages-in-undo", 9), ("pages-in-parity", 9)])
 def test_the_whole_budget_is_used_wherever_the_pages_lie(name: str, unchecked: int, tmp_path: Path) -> None:
     entries = passed(tmp_path, name)
@@ -112,6 +114,7 @@ def test_one_mirror_of_a_marker_is_enough(tmp_path: Path) -> None:
     assert causes.count("was killed by SIGKILL") == 7
 
 
+@pytest.mark.slow
 def test_a_marker_without_a_mirror_is_refused_for_the_job(tmp_path: Path) -> None:
     entries = passed(tmp_path, "markers-all-lost")
     (outcome,) = (e.fields for e in entries if e.name == "outcome")
@@ -120,6 +123,7 @@ def test_a_marker_without_a_mirror_is_refused_for_the_job(tmp_path: Path) -> Non
     assert not [e for e in entries if e.name in ("carried", "recovered")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", ["zero-fill", "stale-parity"])
 def test_planted_bugs_of_repair_are_caught(mutant: str, tmp_path: Path) -> None:
     short = ("--set", "workload.iterations=10", "--set", "expect.recoveries=1", "--mutant", mutant)

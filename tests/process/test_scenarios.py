@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 300.0
 
 
-@pytest.mark.parametrize("name", ["first-and-last", "between-ranks", "skipped-step"])
+@pytest.mark.parametrize("name", ["first-and-last", "skipped-step", pytest.param("between-ranks", marks=pytest.mark.slow)])
 def test_a_scenario_passes_and_its_record_says_so_later(name: str, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "chaos", "run", "--plain", "--runs-dir", str(tmp_path), f"scenarios/{name}.yaml"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
