@@ -154,7 +154,7 @@ def test_a_configuration_that_names_what_there_is_not_starts_nothing(tmp_path: P
     }
     for message, job in wrong.items():
         out, error = train(job, tmp_path).communicate(timeout=TIMEOUT_S)
-        assert (out, error.startswith(f"leto: {message}"), error.count("\n")) == ("", True, 1), error
+        assert (out, error.startswith(f"leto: {tmp_path / 'job.json'}: {message}"), error.count("\n")) == ("", True, 1), error
 
 
 class Heard:
