@@ -12,6 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from leto import _kernels
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,8 @@ PLANTS = (
         after="transform<V, 3>, transform<V, 3>},",
         rows=VECTOR_ROWS,
     ),
+)
+OF_ONE_PASS = (
     Plant(
         name="one bit of what an update in one pass changes",
         file="adam_block.h",
@@ -96,11 +100,14 @@ class NativeCheck:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_planted_bugs_are_caught(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "plants", [pytest.param(PLANTS, id="code"), pytest.param(OF_ONE_PASS, id="one-pass", marks=pytest.mark.slow)]
+)
+def test_planted_bugs_are_caught(plants: tuple[Plant, ...], tmp_path: Path) -> None:
     native = NativeCheck(tmp_path)
     rows = _kernels.supported_rows
     assert [row for row in rows if not native.passes(row)] == []
-    for plant in PLANTS:
+    for plant in plants:
         source = native.kernels / plant.file
         original = source.read_text()
         assert original.count(plant.before) == 1, plant

@@ -81,9 +81,11 @@ def lost_mirrors_read_as_words(patch: Patch) -> None:
     patch.setattr(ControlPage, "read_progress", lambda self, epoch, lost=(): read(self, epoch))
 
 
-QUICKLY = [undo_not_restored, marks_of_lost_pages_cleared_before_the_rebuild, parity_overwritten_in_place]
-"""These in every run of the tests, the others at night."""
+QUICKLY = [parity_overwritten_in_place]
+"""In every run of the tests, the others at night."""
 SLOWLY = [
+    undo_not_restored,
+    marks_of_lost_pages_cleared_before_the_rebuild,
     lost_pages_taken_as_zeros,
     lost_undo_solved_as_if_committed,
     the_last_solvable_page_is_refused,
