@@ -19,13 +19,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.clock import cpu_seconds
 from benchmarks.coding_report import missed_targets, write_report
 from benchmarks.isal import Isal, version
 from benchmarks.memory_read import memory_reader
@@ -153,12 +153,6 @@ class Jobs:
                 self._kernels.xor_pages(group, targets[n % len(targets)], PAGE_BYTES)
 
         return {"leto": leto, "read": lambda: self._read(data)}
-
-
-def cpu_seconds(job: Job) -> float:
-    start = time.process_time()
-    job()
-    return time.process_time() - start
 
 
 def measured(jobs: dict[str, Job], data_bytes: int) -> dict[str, float]:

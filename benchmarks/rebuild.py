@@ -10,12 +10,12 @@ from __future__ import annotations
 import random
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.clock import cpu_seconds
 from benchmarks.localise import lose_page
 from benchmarks.memory_read import memory_reader
 from benchmarks.results import save
@@ -84,12 +84,6 @@ class Group:
         self._uffd.close()
         self._mapping.close()
         self._state.close()
-
-
-def cpu_seconds(job: Callable[[], None]) -> float:
-    started_s = time.process_time()
-    job()
-    return time.process_time() - started_s
 
 
 def measure(data_pages: int, read: Callable[[list[int]], None]) -> dict[str, float]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.clock import cpu_seconds
 from benchmarks.results import save
 from benchmarks.update_report import MOST, write_report
 from chaos.explore.memory import Markers
@@ -156,12 +156,6 @@ def jobs(rank: Rank) -> dict[str, Job]:
         "unfused": lambda t: unfused.run(values_of(t), begun(t)),
         "torch": with_torch,
     }
-
-
-def cpu_seconds(job: Callable[[], None]) -> float:
-    start = time.process_time()
-    job()
-    return time.process_time() - start
 
 
 def by_operation(rank: Rank, iteration: int) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args
@@ -16,6 +15,7 @@ from leto.core.errors import ConfigError
 from leto.core.failpoints import Kernel, Point
 from leto.core.geometry import Protection
 from leto.core.markers import MIRRORS
+from leto.core.wording import one_of
 
 Mistake = tuple[Path, str]
 KERNELS_OUTSIDE_UPDATE = (Kernel.RS_ENCODE,)
@@ -89,12 +89,6 @@ def _dig(data: Any, *path: str | int) -> Any:
     for part in path:
         data = _child(data, part)
     return data
-
-
-def one_of(known: Sequence[str], given: str) -> str:
-    """``known: a, b, c (did you mean b?)``"""
-    close = difflib.get_close_matches(given, known, n=1, cutoff=0.6)
-    return f"known: {', '.join(known)}" + (f" (did you mean {close[0]}?)" if close else "")
 
 
 def explain(error: ValidationError, root: type[BaseModel]) -> Iterator[Mistake]:

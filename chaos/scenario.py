@@ -12,13 +12,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from chaos import yaml_source
 from chaos.loss import LossClass
-from chaos.mistakes import Origin, ScenarioError, explain, find_contradictions, one_of
+from chaos.mistakes import Origin, ScenarioError, explain, find_contradictions
 from chaos.targets.workloads import mistake_in
 from leto.core.config import Workload as CoreWorkload
 from leto.core.errors import ConfigError
 from leto.core.failpoints import COPIES, Kernel, Point
 from leto.core.geometry import OS_PAGE_BYTES
 from leto.core.geometry import Protection as CoreProtection
+from leto.core.wording import one_of
 
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 _SIZE = re.compile(rf"(\d+) ?({'|'.join(_UNITS)})")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from leto.core.config import Workload
 from leto.core.errors import ConfigError
+from leto.core.wording import one_of
 
 BYTE_VOCABULARY = 256
 """A token is a byte; no text contains 0, which ends a document, or 1, which Megatron pads with."""
@@ -139,23 +138,17 @@ def model_spec(workload: Workload) -> ModelSpec:
     """The workload's model. Raises ConfigError, which begins with the key, for what is unknown or cannot be trained."""
     spec = MODELS.get(workload.model)
     if spec is None:
-        raise ConfigError(f"model: unknown model {workload.model!r}; {_known(MODELS, workload.model)}")
+        raise ConfigError(f"model: unknown model {workload.model!r}; {one_of(sorted(MODELS), workload.model)}")
     if workload.data not in DATA_SETS:
-        raise ConfigError(f"data: unknown data set {workload.data!r}; {_known(DATA_SETS, workload.data)}")
+        raise ConfigError(f"data: unknown data set {workload.data!r}; {one_of(DATA_SETS, workload.data)}")
     if workload.precision not in PRECISIONS:
-        raise ConfigError(f"precision: unknown precision {workload.precision!r}; {_known(PRECISIONS, workload.precision)}")
+        raise ConfigError(f"precision: unknown precision {workload.precision!r}; {one_of(PRECISIONS, workload.precision)}")
     if workload.iterations < 1:
         raise ConfigError(f"iterations: {workload.iterations} is not positive")
     if workload.seed < 0:
         raise ConfigError(f"seed: {workload.seed} is negative")
     _check_parallel(spec, workload.data_parallel, workload.expert_parallel)
     return spec
-
-
-def _known(names: Iterable[str], given: str) -> str:
-    known = sorted(names)
-    close = difflib.get_close_matches(given, known, n=1)
-    return f"known: {', '.join(known)}" + (f" (did you mean {close[0]}?)" if close else "")
 
 
 def _check_parallel(spec: ModelSpec, data_parallel: int, expert_parallel: int) -> None:
