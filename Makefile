@@ -1,5 +1,6 @@
 # demo   install into .venv and run one scenario
 # test   everything pytest has: quick tests on two workers, then those that start trainers, one at a time
+# nightly  what takes longer: the explorer exhaustively and far beyond, planted bugs, slow scenarios
 # check  lint, format, types
 # test-native   the kernels under address and undefined behaviour sanitizers, every row this processor has
 # bench-coding  the erasure code against ISA-L (Debian: libisal2) and memory; fails where a target is missed
@@ -7,7 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := pyproject.toml $(wildcard kernels/*)
 
-.PHONY: demo test check clean test-native bench-coding
+.PHONY: demo test nightly check clean test-native bench-coding
 
 demo: .venv/.installed-train
 	$(BIN)/leto-chaos run scenarios/update-phase.yaml
@@ -15,6 +16,12 @@ demo: .venv/.installed-train
 test: .venv/.installed-dev
 	$(BIN)/pytest -n 2 -m "not process"
 	$(BIN)/pytest -n 0 -m process
+
+nightly: .venv/.installed-dev
+	$(BIN)/leto-chaos explore --exhaustive
+	$(BIN)/leto-chaos explore --seed 1 --points 50000
+	$(BIN)/leto-chaos mutants
+	$(BIN)/pytest -n 0 -m slow
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -13,6 +14,7 @@ import typer
 from pydantic import BaseModel
 
 from chaos.explore.command import explore
+from chaos.loss import LossClass
 from chaos.mutants import find_run_mutant
 from chaos.offline import compare_recorded, rebuild_reports
 from chaos.planted.command import mutants
@@ -28,12 +30,24 @@ from leto.core.failpoints import COPIES, Kernel, Point
 from verify.checkers import Judgement
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_HELP = "Makes faults happen at exact points of a training run, proves that they happened, and judges the run bit for bit."
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=_HELP)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
 
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Scenario files.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE", help="Scenario files.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value, like seed=7.")]
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(metadata.version("leto-chaos"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Makes faults happen at exact points of a training run, proves that they happened, and judges the run bit for bit."""
 
 
 @app.command()
@@ -44,7 +58,10 @@ def run(
     runs_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where artefacts go.")] = Path("runs"),
     mutant: Annotated[str | None, typer.Option(metavar="NAME", help="Plant a bug; the scenario must then fail.")] = None,
 ) -> None:
-    """Run scenarios: reference twice, control, run; then the verdict. Exit code: the first that is not 0."""
+    """Run scenarios: reference twice, control, run; then the verdict.
+
+    Exit code: the first that is not 0. 0 pass, 1 fail, 2 usage, 3 unknown, 4 invalid, 5 liveness, 6 residue, 70 internal error.
+    """
     try:
         if mutant is not None:
             find_run_mutant(mutant)
@@ -92,7 +109,7 @@ def _described_catch(mutant: Mutant, finished: Finished) -> str:
 def report(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, like runs/update-phase/latest.")],
 ) -> None:
-    """Judge a recorded run again and rebuild its report.html and junit.xml. Exit code: 0 when both are written."""
+    """Judge a recorded run again and rebuild its report.html and junit.xml. Exit code: that of the verdict."""
     try:
         rebuilt = rebuild_reports(directory)
     except ConfigError as error:
@@ -102,6 +119,7 @@ def report(
     if rebuilt.recorded != verdict.word:
         typer.echo(f"recorded verdict: {rebuilt.recorded or 'none, the run did not end'}")
     typer.echo(f"report: {directory / 'report.html'}")
+    raise typer.Exit(verdict.value)
 
 
 @app.command()
@@ -142,11 +160,12 @@ def list_faults() -> None:
         typer.echo(_described(name, model))
     typer.echo(_described("lose-pages", LosePages))
     typer.echo(_described("hold", Hold))
+    typer.echo(f"{'page classes':14} {', '.join(page_class.value for page_class in LossClass)}")
 
 
 def _described(name: str, model: type[BaseModel]) -> str:
     keys = [f"{f.alias or key}{'' if f.is_required() else '?'}" for key, f in model.model_fields.items()]
-    return f"{name:14} {{{', '.join(keys)}}}  {' '.join((model.__doc__ or '').split())}"
+    return f"{name:14} {{{', '.join(keys)}}}  {' '.join((model.__doc__ or '').replace('``', '').split())}"
 
 
 @app.command("list-points")

@@ -38,7 +38,7 @@ def rebuild_reports(directory: Path) -> Rebuilt:
         entries=entries,
         mutant=ordered.fields["mutant"],
     )
-    judged = _with_breakdown(judge(record), entries)
+    judged = _cut_short(judge(record), entries)
     fingerprint = _json(directory / FINGERPRINT)
     try:
         write_reports(record, judged, fingerprint=fingerprint, repeat=ordered.fields["repeat"])
@@ -48,12 +48,16 @@ def rebuild_reports(directory: Path) -> Rebuilt:
     return Rebuilt(judged=judged, recorded=said)
 
 
-def _with_breakdown(judged: Judged, entries: tuple[Entry, ...]) -> Judged:
-    """A run that broke by the bench's own mistake stays one, whatever it had recorded until then."""
-    broken = next((e for e in entries if e.name == "internal-error"), None)
-    if broken is None:
-        return judged
-    return replace(judged, conclusion=Conclusion(Verdict.INTERNAL, broken.fields["reason"]))
+def _cut_short(judged: Judged, entries: tuple[Entry, ...]) -> Judged:
+    """A run that broke by the bench's own mistake, or was stopped, stays one, whatever it had recorded until then."""
+    last = entries[-1]
+    if last.name == "internal-error":
+        return replace(judged, conclusion=Conclusion(Verdict.INTERNAL, last.fields["reason"]))
+    if last.name == "interrupted":
+        return replace(judged, conclusion=Conclusion(Verdict.UNKNOWN, "the run was interrupted"))
+    if last.name != "verdict":
+        return replace(judged, conclusion=Conclusion(Verdict.UNKNOWN, "the run was killed before its verdict"))
+    return judged
 
 
 def _journal(directory: Path) -> tuple[Entry, ...]:
@@ -79,10 +83,23 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def compare_recorded(expected: Path, actual: Path) -> Comparison:
-    """Two runs (their ``run`` ledgers), or any two directories of ledgers. Raises ConfigError when there is nothing whole."""
+    """Two runs (their ``run`` ledgers), or any two directories of ledgers.
+
+    Raises ConfigError when there is nothing whole, or when the runs trained different workloads.
+    """
+    _check_same_workload(expected, actual)
     left, right = _ledgers(expected), _ledgers(actual)
     iterations = max(t for run in (left, right) for ledger in run.values() for t in ledger.records)
     return compare_runs(left, right, iterations)
+
+
+def _check_same_workload(expected: Path, actual: Path) -> None:
+    if not all((run / SCENARIO).is_file() for run in (expected, actual)):
+        return  # ledgers alone do not say what was trained
+    left, right = (load_scenario(run / SCENARIO).workload.model_dump() for run in (expected, actual))
+    for key, value in left.items():
+        if right[key] != value:
+            raise ConfigError(f"{actual}: another workload: workload.{key} is {right[key]!r} there, {value!r} in {expected}")
 
 
 def _ledgers(directory: Path) -> dict[int, Ledger]:

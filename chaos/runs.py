@@ -22,7 +22,7 @@ from chaos.scenario import Scenario
 from chaos.targets.base import Target
 from chaos.verdict import Conclusion, Verdict
 from leto.core.errors import ConfigError
-from verify.checkers import CheckResult
+from verify.checkers import CheckResult, Judgement
 from verify.history import BENCH
 
 _MAX_RUNS_A_SECOND = 100
@@ -137,7 +137,7 @@ def _new_directory(parent: Path, stem: str) -> Path:
 
 
 def _point_latest_at(directory: Path) -> None:
-    """``latest`` beside it names the last run that came to a verdict, never one that was cut short."""
+    """``latest`` beside it names the last run that came to a verdict: none that was cut short or had a bug planted."""
     link = directory.with_name(f".latest-{os.getpid()}")
     link.unlink(missing_ok=True)
     link.symlink_to(directory.name)
@@ -147,7 +147,8 @@ def _point_latest_at(directory: Path) -> None:
 def _write_verdict(order: Order, directory: Path, conclusion: Conclusion, judged: Judged | None) -> None:
     results = judged.results if judged else ()
     comparison = judged.comparison if judged else None
-    first = comparison.first if comparison else None
+    wrong = any(r.name == "exact" and r.judgement is not Judgement.TRUE for r in results)
+    first = comparison.first if comparison and wrong else None
     whole = {
         "verdict": conclusion.verdict.word,
         "exit_code": conclusion.exit_code,
@@ -161,4 +162,5 @@ def _write_verdict(order: Order, directory: Path, conclusion: Conclusion, judged
         "repeat": order.repeat,
     }
     (directory / VERDICT).write_text(json.dumps(whole, indent=2) + "\n")
-    _point_latest_at(directory)
+    if order.mutant is None:
+        _point_latest_at(directory)

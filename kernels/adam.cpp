@@ -5,59 +5,74 @@
 namespace leto {
 namespace {
 
-// One block's worth of scratch: the gradient that `begin` used must outlive it until `finish`.
-struct BlockScratch {
-  alignas(64) float clipped[kAdamBlock];
-  alignas(64) float root[kAdamBlock];
-};
-
-// Calls visit(block, scalars) for the chunk's elements [first, last), cut along segments and into blocks. The scratch of an
-// element depends on its offset from `first` alone, so up to one block of elements may be visited twice.
-template <class Visit>
-void for_blocks(const AdamChunk& chunk, size_t first, size_t last, BlockScratch& scratch, Visit visit) {
-  size_t start = 0;
-  for (const AdamSegment& segment : chunk.segments) {
-    const size_t stop = std::min(last, start + segment.count);
-    size_t element = std::max(first, start);
-    while (element < stop) {
-      const size_t used = (element - first) % kAdamBlock;
-      const size_t count = std::min(kAdamBlock - used, stop - element);
-      visit(AdamBlock{at<float>(chunk.master) + element, at<float>(chunk.exp_avg) + element,
-                      at<float>(chunk.exp_avg_sq) + element, at<const float>(segment.gradient) + (element - start),
-                      scratch.clipped + used, scratch.root + used, static_cast<int>(count)},
-            segment.scalars);
-      element += count;
-    }
-    start += segment.count;
-  }
-}
+constexpr size_t kDeltaBlock = 256;  // with what it changed, a block of kAdamBlock would leave the first cache level
 
 }  // namespace
 
+AdamRanges::AdamRanges(const AdamChunk& chunk)
+    : chunk_(chunk), kernels_(chunk.fused_multiply_add ? row().adam_fused : row().adam_separate), starts_{0} {
+  for (const AdamSegment& segment : chunk.segments) starts_.push_back(starts_.back() + segment.count);
+}
+
+// Calls visit(block, scalars, offset from `first`), cut along segments and into blocks. The scratch of an element depends on
+// that offset alone, so up to one block of elements may be visited twice.
+template <class Visit>
+void AdamRanges::for_blocks(size_t first, size_t last, size_t block, AdamScratch& scratch, Visit visit) const {
+  size_t index = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
+  for (size_t element = first; element < last; ++index) {
+    const AdamSegment& segment = chunk_.segments[index];
+    const size_t start = starts_[index], stop = std::min(last, starts_[index + 1]);
+    while (element < stop) {
+      const size_t offset = element - first, used = offset % block;
+      const size_t count = std::min(block - used, stop - element);
+      visit(AdamBlock{at<float>(chunk_.master) + element, at<float>(chunk_.exp_avg) + element,
+                      at<float>(chunk_.exp_avg_sq) + element, at<const float>(segment.gradient) + (element - start),
+                      scratch.clipped + used, scratch.root + used, static_cast<int>(count)},
+            segment.scalars, offset);
+      element += count;
+    }
+  }
+}
+
+void AdamRanges::step(size_t first, size_t last, AdamScratch& scratch) const {
+  for_blocks(first, last, kAdamBlock, scratch, [&](const AdamBlock& block, const AdamScalars& scalars, size_t) {
+    kernels_.begin(block, scalars);
+    kernels_.finish(block, scalars, chunk_.sqrt_function);
+  });
+}
+
+void AdamRanges::step_delta(size_t first, size_t last, const AdamDelta& delta, AdamScratch& scratch) const {
+  for_blocks(first, last, kDeltaBlock, scratch, [&](const AdamBlock& block, const AdamScalars& scalars, size_t offset) {
+    kernels_.step_delta(block, scalars, chunk_.sqrt_function,
+                        {delta.master + offset, delta.exp_avg + offset, delta.exp_avg_sq + offset});
+  });
+}
+
+void AdamRanges::begin(size_t first, size_t last, AdamScratch& scratch) const {
+  for_blocks(first, last, kAdamBlock, scratch,
+             [&](const AdamBlock& block, const AdamScalars& scalars, size_t) { kernels_.begin(block, scalars); });
+}
+
+void AdamRanges::finish(size_t first, size_t last, AdamScratch& scratch) const {
+  for_blocks(first, last, kAdamBlock, scratch, [&](const AdamBlock& block, const AdamScalars& scalars, size_t) {
+    kernels_.finish(block, scalars, chunk_.sqrt_function);
+  });
+}
+
 void adam(const AdamChunk& chunk, const std::optional<Park>& park) {
-  const AdamHalves& halves = chunk.fused_multiply_add ? row().adam_fused : row().adam_separate;
-  BlockScratch scratch;
-  const auto begin = [&](const AdamBlock& block, const AdamScalars& scalars) { halves.begin(block, scalars); };
-  const auto finish = [&](const AdamBlock& block, const AdamScalars& scalars) {
-    halves.finish(block, scalars, chunk.sqrt_function);
-  };
-  const auto whole = [&](const AdamBlock& block, const AdamScalars& scalars) {
-    begin(block, scalars);
-    finish(block, scalars);
-  };
-  size_t elements = 0;
-  for (const AdamSegment& segment : chunk.segments) elements += segment.count;
+  const AdamRanges ranges(chunk);
+  AdamScratch scratch;
+  const size_t elements = ranges.elements();
   if (!park) {
-    for_blocks(chunk, 0, elements, scratch, whole);
+    ranges.step(0, elements, scratch);
     return;
   }
-  const size_t cut = park->cut(elements);
-  const size_t torn = std::min<size_t>(elements, cut + kAdamBlock);
-  for_blocks(chunk, 0, cut, scratch, whole);
-  for_blocks(chunk, cut, torn, scratch, begin);
+  const size_t cut = park->cut(elements), torn = std::min(elements, cut + kAdamBlock);
+  ranges.step(0, cut, scratch);
+  ranges.begin(cut, torn, scratch);
   park->wait();
-  for_blocks(chunk, cut, torn, scratch, finish);
-  for_blocks(chunk, torn, elements, scratch, whole);
+  ranges.finish(cut, torn, scratch);
+  ranges.step(torn, elements, scratch);
 }
 
 }  // namespace leto

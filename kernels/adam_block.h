@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 
 #include "rows.h"
 
@@ -25,6 +26,26 @@ struct Fused {
 struct Separate {
   static float multiply_add(float a, float b, float c) { return a * b + c; }
 };
+
+// ATen's mode: high accuracy, denormals kept, errors ignored.
+constexpr long long kSqrtMode = 0x2 | 0x140000 | 0x100;
+
+inline uint32_t changed_bits(float before, float after) {
+  uint32_t left, right;
+  memcpy(&left, &before, sizeof left);
+  memcpy(&right, &after, sizeof right);
+  return left ^ right;
+}
+
+inline void adam_root(const AdamBlock& block, SqrtFunction sqrt_function) {
+  if (sqrt_function) {
+    sqrt_function(block.count, block.exp_avg_sq, block.root, kSqrtMode);
+    return;
+  }
+  const float* __restrict v = block.exp_avg_sq;
+  float* __restrict root = block.root;
+  for (int i = 0; i < block.count; ++i) root[i] = std::sqrt(v[i]);
+}
 
 template <class Rounding>
 void adam_begin(const AdamBlock& block, const AdamScalars& scalars) {
@@ -54,23 +75,63 @@ void adam_finish(const AdamBlock& block, const AdamScalars& scalars, SqrtFunctio
   float* __restrict p = block.master;
   const float* __restrict m = block.exp_avg;
   float* __restrict v = block.exp_avg_sq;
-  float* __restrict root = block.root;
+  const float* __restrict root = block.root;
   const float* __restrict g = block.clipped;
   const int count = block.count;
   const float beta2 = scalars.beta2, weight = scalars.second_weight;
   for (int i = 0; i < count; ++i) v[i] = Rounding::multiply_add(weight * g[i], g[i], v[i] * beta2);
-  if (sqrt_function) {
-    // ATen's mode: high accuracy, denormals kept, errors ignored.
-    sqrt_function(count, v, root, 0x2 | 0x140000 | 0x100);
-  } else {
-    for (int i = 0; i < count; ++i) root[i] = std::sqrt(v[i]);
-  }
+  adam_root(block, sqrt_function);
   const float divisor = scalars.root_divisor, eps = scalars.eps, step = scalars.negative_step;
   for (int i = 0; i < count; ++i) p[i] = p[i] + (step * m[i]) / (root[i] / divisor + eps);
 }
 
+// The moments of a whole step; what depends on scalars alone is decided outside the loop.
+template <class Rounding, bool Clip, bool Near>
+void adam_moments(const AdamBlock& block, const AdamScalars& scalars, const AdamDelta& delta) {
+  float* __restrict m = block.exp_avg;
+  float* __restrict v = block.exp_avg_sq;
+  const float* __restrict gradient = block.gradient;
+  uint32_t* __restrict m_delta = delta.exp_avg;
+  uint32_t* __restrict v_delta = delta.exp_avg_sq;
+  const int count = block.count;
+  const float clip = scalars.clip, w = scalars.first_weight, beta2 = scalars.beta2, weight = scalars.second_weight;
+  for (int i = 0; i < count; ++i) {
+    const float g = Clip ? gradient[i] * clip : gradient[i];
+    const float m_old = m[i], v_old = v[i];
+    m[i] = Near ? Rounding::multiply_add(w, g - m_old, m_old) : Rounding::multiply_add(w - 1.0f, g - m_old, g);
+    v[i] = Rounding::multiply_add(weight * g, g, v_old * beta2);
+    m_delta[i] = changed_bits(m_old, m[i]);
+    v_delta[i] = changed_bits(v_old, v[i]);
+  }
+}
+
+template <bool Decay>
+void adam_master(const AdamBlock& block, const AdamScalars& scalars, const AdamDelta& delta) {
+  float* __restrict p = block.master;
+  const float* __restrict m = block.exp_avg;
+  const float* __restrict root = block.root;
+  uint32_t* __restrict p_delta = delta.master;
+  const int count = block.count;
+  const float decay = scalars.decay, divisor = scalars.root_divisor, eps = scalars.eps, step = scalars.negative_step;
+  for (int i = 0; i < count; ++i) {
+    const float old = p[i], decayed = Decay ? old * decay : old;
+    p[i] = decayed + (step * m[i]) / (root[i] / divisor + eps);
+    p_delta[i] = changed_bits(old, p[i]);
+  }
+}
+
 template <class Rounding>
-constexpr AdamHalves kAdamHalves = {adam_begin<Rounding>, adam_finish<Rounding>};
+void adam_step_delta(const AdamBlock& block, const AdamScalars& scalars, SqrtFunction sqrt_function, const AdamDelta& delta) {
+  const bool near = scalars.first_weight < 0.5f;
+  const auto moments = scalars.has_clip ? (near ? adam_moments<Rounding, true, true> : adam_moments<Rounding, true, false>)
+                                        : (near ? adam_moments<Rounding, false, true> : adam_moments<Rounding, false, false>);
+  moments(block, scalars, delta);
+  adam_root(block, sqrt_function);
+  scalars.has_decay ? adam_master<true>(block, scalars, delta) : adam_master<false>(block, scalars, delta);
+}
+
+template <class Rounding>
+constexpr AdamKernels kAdamKernels = {adam_begin<Rounding>, adam_finish<Rounding>, adam_step_delta<Rounding>};
 
 }  // namespace
 }  // namespace leto

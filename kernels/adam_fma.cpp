@@ -4,7 +4,7 @@
 
 namespace leto {
 
-AdamHalves adam_separate_fma() { return kAdamHalves<Separate>; }
-AdamHalves adam_fused_fma() { return kAdamHalves<Fused>; }
+AdamKernels adam_separate_fma() { return kAdamKernels<Separate>; }
+AdamKernels adam_fused_fma() { return kAdamKernels<Fused>; }
 
 }  // namespace leto

@@ -3,7 +3,7 @@
 
 namespace leto {
 
-AdamHalves adam_separate_portable() { return kAdamHalves<Separate>; }
-AdamHalves adam_fused_portable() { return kAdamHalves<Fused>; }
+AdamKernels adam_separate_portable() { return kAdamKernels<Separate>; }
+AdamKernels adam_fused_portable() { return kAdamKernels<Fused>; }
 
 }  // namespace leto

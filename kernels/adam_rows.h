@@ -4,9 +4,9 @@
 
 namespace leto {
 
-AdamHalves adam_separate_portable();
-AdamHalves adam_fused_portable();
-AdamHalves adam_separate_fma();
-AdamHalves adam_fused_fma();
+AdamKernels adam_separate_portable();
+AdamKernels adam_fused_portable();
+AdamKernels adam_separate_fma();
+AdamKernels adam_fused_fma();
 
 }  // namespace leto

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "adam.h"
+#include "chunk_update.h"
 #include "copy.h"
 #include "rs.h"
 
@@ -70,12 +71,26 @@ int reconstruct(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint3
                            {columns, data, lost_columns, lost_data, rows, parity, lost_rows, lost_parity});
 }
 
-void adam(Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
-          bool fused_multiply_add, Address sqrt_function, const ParkArgument& park) {
+leto::AdamChunk chunk_of(Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
+                         bool fused_multiply_add, Address sqrt_function) {
   leto::AdamChunk chunk{master, exp_avg, exp_avg_sq, {}, fused_multiply_add,
                         reinterpret_cast<leto::SqrtFunction>(sqrt_function)};
   for (const SegmentArgument& segment : segments) chunk.segments.push_back(segment_of(segment));
-  leto::adam(chunk, park_of(park));
+  return chunk;
+}
+
+void adam(Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
+          bool fused_multiply_add, Address sqrt_function, const ParkArgument& park) {
+  leto::adam(chunk_of(master, exp_avg, exp_avg_sq, segments, fused_multiply_add, sqrt_function), park_of(park));
+}
+
+void update_chunk(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint32_t tier1_pages, const Indices& columns,
+                  Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
+                  bool fused_multiply_add, Address sqrt_function, const Addresses& parity, const Addresses& target,
+                  const ParkArgument& adam_park, const ParkArgument& parity_park) {
+  leto::update_chunk({scratch, threads}, {page_bytes, tier1_pages}, columns,
+                     chunk_of(master, exp_avg, exp_avg_sq, segments, fused_multiply_add, sqrt_function), parity, target,
+                     park_of(adam_park), park_of(parity_park));
 }
 
 }  // namespace
@@ -100,4 +115,7 @@ NB_MODULE(_kernels, module) {
              "lost_columns"_a, "lost_data"_a, "rows"_a, "parity"_a, "lost_rows"_a, "lost_parity"_a, unlocked);
   module.def("adam", &adam, "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a,
              "sqrt_function"_a, "park"_a.none() = nb::none(), unlocked);
+  module.def("update_chunk", &update_chunk, "scratch"_a, "threads"_a, "page_bytes"_a, "tier1_pages"_a, "columns"_a,
+             "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a, "sqrt_function"_a, "parity"_a,
+             "target"_a, "adam_park"_a.none() = nb::none(), "parity_park"_a.none() = nb::none(), unlocked);
 }

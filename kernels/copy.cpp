@@ -9,7 +9,7 @@
 namespace leto {
 namespace {
 
-// A target of this size is stored past the cache.
+// Targets of this size are stored past the cache.
 constexpr size_t kStreamBytes = 256 << 10;
 
 void xor_range(const Addresses& source, Address target, size_t first, size_t last) {
@@ -24,17 +24,42 @@ void xor_range(const Addresses& source, Address target, size_t first, size_t las
   fence_streaming_stores();
 }
 
+// Past the cache: what a copy overwrites is not read before, a third of its traffic.
+void copy_streaming(Byte* target, const Byte* source, size_t bytes) {
+#if defined(__SSE2__)
+  constexpr size_t kAhead = 1024;
+  const size_t whole = bytes / kVectorBytes * kVectorBytes;
+  for (size_t line = 0; line < whole; line += kVectorBytes) {
+    __builtin_prefetch(source + line + kAhead);
+    for (size_t i = line; i < line + kVectorBytes; i += sizeof(__m128i)) {
+      _mm_stream_si128(reinterpret_cast<__m128i*>(target + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i)));
+    }
+  }
+  std::memcpy(target + whole, source + whole, bytes - whole);
+#else
+  std::memcpy(target, source, bytes);
+#endif
+}
+
 }  // namespace
 
 void copy_pages(const Addresses& source, const Addresses& target, size_t page_bytes, const std::optional<Park>& park) {
   require(source.size() == target.size(), "copy_pages: source and target have different lengths");
+  const bool large = source.size() * page_bytes >= kStreamBytes;
   run_parked(source.size() * page_bytes, park, [&](size_t first, size_t last) {
     while (first < last) {
       const size_t page = first / page_bytes, offset = first % page_bytes;
       const size_t bytes = std::min(page_bytes - offset, last - first);
-      std::memcpy(at<void>(target[page] + offset), at<const void>(source[page] + offset), bytes);
+      auto* to = at<Byte>(target[page] + offset);
+      const auto* from = at<const Byte>(source[page] + offset);
+      if (large && (target[page] + offset) % kVectorBytes == 0) {
+        copy_streaming(to, from, bytes);
+      } else {
+        std::memcpy(to, from, bytes);
+      }
       first += bytes;
     }
+    fence_streaming_stores();
   });
 }
 

@@ -27,23 +27,30 @@ struct AdamBlock {
   int count;
 };
 
+// Where a step leaves old xor new of what it updates.
+struct AdamDelta {
+  uint32_t *master, *exp_avg, *exp_avg_sq;
+};
+
 // void vmsSqrt(int n, const float* a, float* r, long long mode) of MKL, which ATen calls; null for the IEEE square root.
 using SqrtFunction = void (*)(int, const float*, float*, long long);
 
-// One AdamW step of a block in two halves, so that an armed call can park between them:
-//   begin    decays master, moves exp_avg; leaves the gradient that it used in `clipped`
-//   finish   moves exp_avg_sq and steps master
-struct AdamHalves {
+// One AdamW step of a block, in one pass over it or in two, so that an armed call can park between them. The bits are the same.
+//   begin         decays master, moves exp_avg; leaves the gradient that it used in `clipped`
+//   finish        moves exp_avg_sq and steps master
+//   step_delta    both, and what they changed; does not use `clipped`
+struct AdamKernels {
   void (*begin)(const AdamBlock&, const AdamScalars&);
   void (*finish)(const AdamBlock&, const AdamScalars&, SqrtFunction);
+  void (*step_delta)(const AdamBlock&, const AdamScalars&, SqrtFunction, const AdamDelta&);
 };
 
 struct Row {
   const char* name;
   bool (*supported)();
   const CodeKernels& (*code)();
-  AdamHalves adam_separate;  // multiply and add round separately
-  AdamHalves adam_fused;     // fused multiply-add in the moments
+  AdamKernels adam_separate;  // multiply and add round separately
+  AdamKernels adam_fused;     // fused multiply-add in the moments
 };
 
 // The row in use: the best supported one, or the one that the environment variable LETO_KERNEL names, which is how one

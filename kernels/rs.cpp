@@ -1,55 +1,13 @@
 #include "rs.h"
 
-#include <algorithm>
-#include <initializer_list>
-
-#include "product.h"
+#include "code_call.h"
 #include "rows.h"
 #include "workers.h"
 
 namespace leto {
 namespace {
 
-// Parity of this size does not stay in the cache anyway, so it is stored past it, which saves reading what is overwritten.
-constexpr size_t kStreamBytes = 4 << 20;
-
 const Addresses kNone;
-
-Indices all_rows(const Code& code) {
-  Indices rows(code.tier1_pages);
-  for (uint32_t j = 0; j < code.tier1_pages; ++j) rows[j] = j;
-  return rows;
-}
-
-void require_code(const Code& code) {
-  require(code.tier1_pages >= 1 && code.tier1_pages <= kMaxRows, "code: tier1_pages is not in [1, 16]");
-  require(code.page_bytes % 4 == 0, "code: page_bytes is not a multiple of 4");
-}
-
-bool all_aligned(const Addresses& pages, size_t unit) {
-  return std::all_of(pages.begin(), pages.end(), [&](Address page) { return page % unit == 0; });
-}
-
-void require_words(std::initializer_list<const Addresses*> lists) {
-  for (const Addresses* pages : lists) require(all_aligned(*pages, 4), "code: a page is not 4-byte aligned");
-}
-
-std::vector<Worker> workers(size_t count, const CodeKernels& kernels, size_t pages, Scratch& scratch) {
-  std::vector<Worker> made;
-  made.reserve(count);
-  for (size_t n = 0; n < count; ++n) made.emplace_back(kernels, pages, scratch);
-  return made;
-}
-
-// visit(offset, bytes) for every strip of [first, last).
-template <class Visit>
-void for_strips(size_t first, size_t last, size_t strip_bytes, const Visit& visit) {
-  for (size_t offset = first; offset < last; offset += strip_bytes) visit(offset, std::min(strip_bytes, last - offset));
-}
-
-void strips_at(const Addresses& pages, size_t offset, Byte** strips) {
-  for (size_t k = 0; k < pages.size(); ++k) strips[k] = at<Byte>(pages[k] + offset);
-}
 
 // target <- base xor the product, for whole pages. `base` is empty for zeros.
 void multiply_pages(const Run& run, const Code& code, const Indices& columns, const Product::Sources& sources,
@@ -63,7 +21,7 @@ void multiply_pages(const Run& run, const Code& code, const Indices& columns, co
   const size_t pages = sources.data.size() + sources.minus.size() + base.size() + target.size();
   const size_t threads = useful_threads(run.threads, pages * code.page_bytes);
   const std::vector<Worker> memory = workers(threads, kernels, columns.size(), run.scratch);
-  const bool large = target.size() * code.page_bytes >= kStreamBytes && all_aligned(target, kVectorBytes);
+  const bool large = is_streamed(code, target);
   run_parked(code.page_bytes / 4, park, [&](size_t first_word, size_t last_word) {
     const bool stream = large && first_word * 4 % kVectorBytes == 0;
     split(first_word * 4, last_word * 4, product.strip_bytes(), threads, [&](size_t thread, size_t first, size_t last) {

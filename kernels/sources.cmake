@@ -2,6 +2,7 @@
 set(LETO_KERNEL_SOURCES
   adam.cpp
   adam_portable.cpp
+  chunk_update.cpp
   code_portable.cpp
   copy.cpp
   points.cpp

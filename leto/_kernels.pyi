@@ -85,3 +85,21 @@ def adam(
     sqrt_function: int,
     park: Armed = None,
 ) -> None: ...
+def update_chunk(
+    scratch: Scratch,
+    threads: int,
+    page_bytes: int,
+    tier1_pages: int,
+    columns: Sequence[int],
+    master: int,
+    exp_avg: int,
+    exp_avg_sq: int,
+    segments: Sequence[Segment],
+    fused_multiply_add: bool,
+    sqrt_function: int,
+    parity: Sequence[int],
+    target: Sequence[int],
+    adam_park: Armed = None,
+    parity_park: Armed = None,
+) -> None:
+    """``columns`` are those of the pages of master, then of exp_avg, then of exp_avg_sq."""

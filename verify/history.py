@@ -36,11 +36,14 @@ class Entry:
 
 
 def read_journal(path: Path) -> tuple[Entry, ...]:
-    """Every entry, in order. Raises ValueError when a line is torn or numbers have a hole."""
+    """Every entry, in order. Raises ValueError that names the line when it is torn or numbers have a hole."""
     entries: list[Entry] = []
-    for line in path.read_text().splitlines():
-        entry = Entry(**json.loads(line))
-        if entry.number != len(entries) + 1:
-            raise ValueError(f"{path}: entry {entry.number} follows entry {len(entries)}")
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        try:
+            entry = Entry(**json.loads(line))
+        except (ValueError, TypeError):
+            raise ValueError(f"line {number} is torn") from None
+        if entry.number != number:
+            raise ValueError(f"line {number} is entry {entry.number}")
         entries.append(entry)
     return tuple(entries)

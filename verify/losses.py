@@ -41,9 +41,11 @@ def losses_repaired(history: Sequence[Entry], *, refusal: bool = False) -> Check
         if not refused or count.found[rank] != count.lost[rank]:
             reason = f"the run ended before {_state(count, rank)}"
             return CheckResult(name=_NAME, judgement=Judgement.UNKNOWN, reason=reason)
-    done = "found" if open_ranks else "found and rebuilt"
+    if open_ranks:
+        reason = f"{count.pages} of {count.pages} lost pages found; the job refused before any was rebuilt"
+        return CheckResult(name=_NAME, judgement=Judgement.TRUE, reason=reason, details={"pages": count.pages})
     mirrors = f"; at most {count.mirrors} mirrors of a marker lost" if count.mirrors else ""
-    reason = f"{count.pages} of {count.pages} lost pages {done}; {_used(count.budgets)}{mirrors}"
+    reason = f"{count.pages} of {count.pages} lost pages found and rebuilt; {_used(count.budgets)}{mirrors}"
     return CheckResult(name=_NAME, judgement=Judgement.TRUE, reason=reason, details={"pages": count.pages})
 
 

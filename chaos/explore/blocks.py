@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import chain, islice
+from itertools import islice
 from random import Random
 
 from chaos.explore.cases import Case
@@ -84,7 +84,7 @@ class Share:
     def _enumerated(self) -> Iterator[Case]:
         products = self._products
         if self._order.exhaustive:
-            return chain(products.losses(), products.pairs(), products.again())
+            return products.all()
         return products.each_point_once(Random(self._order.seed))
 
     def _planned_cases(self, number: int) -> list[Case]:

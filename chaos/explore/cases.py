@@ -1,7 +1,12 @@
-"""A case: where every rank is when the job fails, what is lost, and where a rank dies again while it recovers.
+"""A case: where every rank is when the job fails, what is lost, and who dies again on the way back.
 
-As text, for a command line: ``102.2,97.0/coded-budget,none`` and ``102.2,97.0/none,none/0:5.1``: rank 0 dies in step 102 in
-state 2, rank 1 in step 97 in state 0; in the second case rank 0 dies again in step 5 of its recovery, in state 1.
+As text, for a command line:
+
+    102.2,97.0/coded-budget,none             rank 0 dies in step 102 in state 2 and loses pages, rank 1 in 97
+    102.2,97.0/mirrors-02+split,none         rank 0 also loses two mirrors of its marker page
+    102.2,97.0/split,none/0:5.1              rank 0 dies again in step 5 of its recovery, in state 1
+    102.2,97.0/split,none/0:5.1+top-up       and loses more pages
+    102.2,97.0/none,none/agent:3.1           the agent dies in step 3 of handing the job over to the next epoch
 """
 
 from __future__ import annotations
@@ -9,13 +14,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from chaos.explore.losses import NONE
+from chaos.explore.losses import AGAIN, NONE
 from leto.core.errors import ConfigError
 
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """A step of a rank and the number of the state it is left in."""
+    """A step and the number of the state it is left in."""
 
     step: int
     state: int
@@ -25,18 +30,41 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Again:
+    """A rank dies again: where in its recovery, and what it loses then (``losses.AGAIN``)."""
+
+    rank: int
+    point: Point
+    loss: str = NONE
+
+    def __str__(self) -> str:
+        return f"{self.rank}:{self.point}" + ("" if self.loss == NONE else f"+{self.loss}")
+
+
+@dataclass(frozen=True)
+class AgentDies:
+    """The agent dies while it hands the job over, and another one decides again."""
+
+    point: Point
+
+    def __str__(self) -> str:
+        return f"agent:{self.point}"
+
+
+@dataclass(frozen=True)
 class Case:
     points: tuple[Point, Point]
     losses: tuple[str, str] = (NONE, NONE)
-    again: tuple[int, Point] | None = None  # the rank that dies again, and where in its recovery
+    then: Again | AgentDies | None = None
 
     def __str__(self) -> str:
         text = f"{self.points[0]},{self.points[1]}/{self.losses[0]},{self.losses[1]}"
-        return text if self.again is None else f"{text}/{self.again[0]}:{self.again[1]}"
+        return text if self.then is None else f"{text}/{self.then}"
 
 
 _POINT = r"(\d+)\.(\d+)"
-_CASE = re.compile(rf"{_POINT},{_POINT}/([a-z0-9-]+),([a-z0-9-]+)(?:/([01]):{_POINT})?")
+_LOSS = r"(mirrors-[0-2]+(?:\+[a-z][a-z0-9-]*)?|(?!mirrors-)[a-z][a-z0-9-]*)"
+_CASE = re.compile(rf"{_POINT},{_POINT}/{_LOSS},{_LOSS}(?:/(?:agent:{_POINT}|([01]):{_POINT}(?:\+({'|'.join(AGAIN)}))?))?")
 
 
 def parse_case(text: str) -> Case:
@@ -44,6 +72,10 @@ def parse_case(text: str) -> Case:
     match = _CASE.fullmatch(text)
     if match is None:
         raise ConfigError(f"--case {text}: not like 102.2,97.0/coded-budget,none or 102.2,97.0/none,none/0:5.1")
-    a, b, c, d, first, second, rank, step, state = match.groups()
-    again = None if rank is None else (int(rank), Point(int(step), int(state)))
-    return Case((Point(int(a), int(b)), Point(int(c), int(d))), (first, second), again)
+    a, b, c, d, first, second, agent_step, agent_state, who, step, state, loss = match.groups()
+    then: Again | AgentDies | None = None
+    if agent_step is not None:
+        then = AgentDies(Point(int(agent_step), int(agent_state)))
+    elif who is not None:
+        then = Again(int(who), Point(int(step), int(state)), loss or NONE)
+    return Case((Point(int(a), int(b)), Point(int(c), int(d))), (first, second), then)

@@ -23,11 +23,14 @@ from chaos.verdict import Verdict
 from leto.core.errors import ConfigError
 
 TELL_EVERY_S = 5.0
+POINTS = 5000
 
 
 def explore(
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="The three products in full: minutes.")] = False,
-    points: Annotated[int, typer.Option(metavar="M", min=0, help="Cases drawn from the product of everything.")] = 2000,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="The products in full: minutes.")] = False,
+    points: Annotated[
+        int | None, typer.Option(metavar="M", min=0, help="Cases drawn over all shapes: 5000, none with --exhaustive.")
+    ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="What is drawn.")] = 0,
     shape: Annotated[str | None, typer.Option(metavar="NAME", help=f"Only one of {', '.join(SHAPES)}.")] = None,
     case: Annotated[str | None, typer.Option(metavar="CASE", help="One case, as a failure prints it; needs --shape.")] = None,
@@ -42,8 +45,11 @@ def explore(
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(Verdict.USAGE.value) from None
-    order = Order(exhaustive=exhaustive, points=points, seed=seed)
-    results = [_explored(name, order, jobs or len(os.sched_getaffinity(0))) for name in names]
+    if points is None:
+        points = 0 if exhaustive else POINTS
+    orders = [Order(exhaustive=exhaustive, points=share, seed=seed) for share in _shares(points, len(names))]
+    jobs = jobs or len(os.sched_getaffinity(0))
+    results = [_explored(name, order, jobs) for name, order in zip(names, orders, strict=True)]
     missing = never_reached(results)
     passed = not missing and all(result.passed for result in results)
     if as_json:
@@ -51,6 +57,10 @@ def explore(
     else:
         _print(results, missing)
     raise typer.Exit(0 if passed else Verdict.FAIL.value)
+
+
+def _shares(points: int, shapes: int) -> list[int]:
+    return [points // shapes + (n < points % shapes) for n in range(shapes)]
 
 
 def _explored(name: str, order: Order, jobs: int) -> Result:

@@ -6,134 +6,206 @@ must agree, step by step and in the total, or something ran that no plan knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from chaos.explore.steps import MARK_STATES, WRITE_STATES
-from leto.core.failpoints import Kernel
+from chaos.explore.lanes import Cut, Cuts, LaneStep, steps_of
+from chaos.explore.names import mark_name
+from chaos.explore.shapes import Shape
+from chaos.explore.steps import MARK_STATES, WRITE_STATES, LaneStates, seen, together
 from leto.core.geometry import CodedGeometry, GradientGeometry
 from leto.core.layout import UNDO, gradient_parity, parity_slot, tier1
-from leto.core.markers import STEPS_PER_CHUNK, Mark, Phase, Progress, StepDone, Word
+from leto.core.markers import Mark, Phase, Progress, Word
 from leto.core.recovery import Action, Decision, Row
-from leto.core.update_plan import Operation, OpKind, Publish, plan_update
-
-KERNEL_OF = {
-    OpKind.FETCH: Kernel.PARITY_FETCH,
-    OpKind.SAVE_UNDO: Kernel.UNDO_SAVE,
-    OpKind.RESTORE: Kernel.UNDO_RESTORE,
-    OpKind.UPDATE: Kernel.ADAM,
-    OpKind.PARITY: Kernel.RS_UPDATE,
-    OpKind.WRITE_BACK: Kernel.PARITY_WRITEBACK,
-    OpKind.TIER2: Kernel.TIER2,
-}
-"""COMMIT has none: the mark is the operation."""
+from leto.core.update_plan import Operation, Publish, plan_update
 
 COMPUTE = "compute"
 MIXED = ("split", "tier-by-tier", "corrupt", "unneeded")
 """Loss sets of more than one class."""
+RECORDS = 2
+"""Loss sets of records."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The next step of one lane: a mark, or a write, which publishes nothing."""
+
+    name: str
+    publish: Publish | None = None
+    may_begin: bool = True
+
+    @property
+    def states(self) -> LaneStates:
+        states = WRITE_STATES if self.publish is None else MARK_STATES
+        return states if self.may_begin else states[:1]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A step with the rank's progress before it and, where it is a mark, after it."""
+    """A point of a job: the next step of every lane, and the rank's progress before them. ``on_path``: the plan's own order
+    comes by; a serial plan has no other points."""
 
-    name: str
+    parts: tuple[Part, ...]
     before: Progress
-    after: Progress | None = None
+    on_path: bool = True
 
     @property
-    def states(self) -> int:
-        return len(WRITE_STATES if self.after is None else MARK_STATES)
+    def name(self) -> str:
+        return " | ".join(part.name for part in self.parts)
 
-    def progress(self, state: int) -> Progress:
-        """What a reader of the mirrors sees after a crash in this state: the maximum."""
-        return self.before if self.after is None or state == 0 else self.after
+    @cached_property
+    def states(self) -> tuple[LaneStates, ...]:
+        return together([part.states for part in self.parts])
+
+    def progress(self, state: int, lost_mirrors: Collection[int] = ()) -> Progress:
+        """What a reader of the mirrors sees after a crash in this state: the maximum of those that are left."""
+        now = self.before
+        for part, left in zip(self.parts, seen(self.states[state], lost_mirrors, self.states[0]), strict=True):
+            if part.publish is not None and left.mirrors:
+                now = published(now, part.publish)
+        return now
+
+    @property
+    def after(self) -> Progress:
+        """When the step of a serial plan is done."""
+        (part,) = self.parts
+        return self.before if part.publish is None else published(self.before, part.publish)
+
+
+def published(now: Progress, publish: Publish) -> Progress:
+    mark = publish.mark
+    if publish.word is Word.PHASE:
+        return Progress(phase=Phase(mark.ordinal), iteration=mark.iteration)
+    field = {Word.STEP: "step", Word.FETCHED: "fetched", Word.WRITTEN_BACK: "written_back"}[publish.word]
+    return replace(now, **{field: mark.ordinal})  # type: ignore[arg-type]
+
+
+def _write(name: str, now: Progress) -> Planned:
+    return Planned((Part(name),), now)
+
+
+def _phase(phase: Phase, iteration: int, now: Progress) -> Planned:
+    publish = Publish(Word.PHASE, Mark(iteration, phase))
+    return Planned((Part(mark_name(publish), publish),), now)
+
+
+def _part(step: LaneStep, *, may_begin: bool = True) -> Part:
+    return Part(step.name, step.op.publish if step.is_mark else None, may_begin)
 
 
 class JobPlan:
     """The steps of one rank."""
 
-    def __init__(self, coded: CodedGeometry, gradients: GradientGeometry, iterations: int) -> None:
+    def __init__(self, coded: CodedGeometry, gradients: GradientGeometry, shape: Shape) -> None:
         self.coded = coded
+        self.shape = shape
         self._gradients = gradients
-        self.iterations = iterations
+        self._tier2 = coded.protection.tier2_pages > 0
 
     def whole(self) -> tuple[Planned, ...]:
+        """Of the job without crashes: every cut of the lanes in the iterations that are explored."""
         return (*self.cold_start(), *self._iterations_from(1))
 
     def cold_start(self) -> Iterator[Planned]:
         nothing = Progress(phase=Phase.NONE, iteration=0)
         names = ["initialise the state"]
         for group in range(self.coded.group_count):
-            names += [f"encode {tier1(group)}", "xor tier2"]
-        yield from (Planned(name, nothing) for name in names)
+            names += [f"encode {tier1(group)}", *(["xor tier2"] if self._tier2 else [])]
+        yield from (_write(name, nothing) for name in names)
         yield from self._header(1, nothing)
 
     def iteration(self, t: int) -> Iterator[Planned]:
         now = Progress(phase=Phase.HEADER, iteration=t)
-        yield Planned(COMPUTE, now)
-        owned = replace(now, phase=Phase.OWNED)
-        yield Planned(f"OWNED({t})", now, owned)
-        yield from (Planned(f"rs-encode of group {group}", owned) for group in range(self._gradients.group_count))
-        yield Planned(f"write POST({t})", owned)
-        post, protected = replace(now, phase=Phase.POST), replace(now, phase=Phase.GRADS_PROTECTED)
-        yield Planned(f"POST({t})", owned, post)
-        yield Planned(f"GRADS_PROTECTED({t})", post, protected)
-        yield from self.begun_late(protected)
+        yield _write(COMPUTE, now)
+        owned = _phase(Phase.OWNED, t, now)
+        yield owned
+        yield from (_write(f"rs-encode of group {group}", owned.after) for group in range(self._gradients.group_count))
+        yield _write(f"write POST({t})", owned.after)
+        post = _phase(Phase.POST, t, owned.after)
+        protected = _phase(Phase.GRADS_PROTECTED, t, post.after)
+        yield from (post, protected)
+        yield from self._begun_late(protected.after, cuts=t == self.shape.explored)
 
-    def begun_late(self, protected: Progress) -> Iterator[Planned]:
-        begun = replace(protected, phase=Phase.BEGIN)
-        yield Planned(f"BEGIN({begun.iteration})", protected, begun)
-        yield from self.update(begun)
+    def _begun_late(self, protected: Progress, *, cuts: bool) -> Iterator[Planned]:
+        begin = _phase(Phase.BEGIN, protected.iteration, protected)
+        yield begin
+        yield from self._update(begin.after, cuts=cuts)
 
-    def update(self, progress: Progress) -> Iterator[Planned]:
+    def _update(self, progress: Progress, *, cuts: bool) -> Iterator[Planned]:
         """From any place inside the update to HEADER(t+1) and lending."""
-        t, now = progress.iteration, progress
-        for op in plan_update(self.coded, t, progress):
-            if op.kind in KERNEL_OF:
-                yield Planned(_name(op), now)
-            if op.publish is not None:
-                then = _published(now, op.publish.word, op.publish.mark)
-                yield Planned(_mark_name(op.publish), now, then)
-                now = then
-        complete = Progress(phase=Phase.COMPLETE, iteration=t)
-        yield Planned(f"COMPLETE({t})", now, complete)
-        yield from self._header(t + 1, complete)
+        t = progress.iteration
+        if cuts and self.coded.protection.pipelined and t not in self.shape.skips:
+            yield from self._cuts(progress)
+        else:
+            yield from self._in_order(progress)
+        complete = _phase(Phase.COMPLETE, t, self._updated(progress))
+        yield complete
+        yield from self._header(t + 1, complete.after)
+
+    def _plan_steps(self, progress: Progress) -> Iterator[LaneStep]:
+        return steps_of(self._plan(progress), tier2=self._tier2)
+
+    def _plan(self, progress: Progress) -> tuple[Operation, ...]:
+        t, shape = progress.iteration, self.shape
+        return plan_update(self.coded, t, progress, skipped=t in shape.skips, fused=shape.fused)
+
+    def _in_order(self, progress: Progress) -> Iterator[Planned]:
+        now = progress
+        for step in self._plan_steps(progress):
+            planned = Planned((_part(step),), now)
+            now = planned.after
+            yield planned
+
+    def _updated(self, progress: Progress) -> Progress:
+        return [progress, *(planned.after for planned in self._in_order(progress))][-1]
+
+    def _cuts(self, progress: Progress) -> Iterator[Planned]:
+        cuts = Cuts(self._plan(progress), self.coded)
+        for cut in cuts:
+            if not cut.is_end:
+                yield _planned_cut(cuts, cut, progress)
 
     def recovery(self, decision: Decision, row: Row, progress: Progress) -> tuple[Planned, ...]:
-        """What a rank without losses does after a decision, to the end of the job."""
+        """What a rank without losses does after a decision, until it waits for the others to go on training."""
         target = decision.target
         steps: Iterator[Planned]
         if decision.action is Action.COLD:
-            return self.whole()
-        if row is Row.RUN_WHOLE_UPDATE:
-            steps = self.begun_late(progress)
+            steps = self.cold_start()
+        elif row is Row.RUN_WHOLE_UPDATE:
+            steps = self._begun_late(progress, cuts=False)
         elif row is Row.KEEP_BUILD_HEADER:
             steps = self._header(target + 1, progress)
         elif row is Row.KEEP_RELOAD_HEADER:
             steps = self._lend(progress)
         else:
-            steps = self.update(progress)
-        return (*steps, *self._iterations_from(target + 1))
+            steps = self._update(progress, cuts=False)
+        return tuple(steps)
 
     def _iterations_from(self, first: int) -> Iterator[Planned]:
-        for t in range(first, self.iterations + 1):
+        for t in range(first, self.shape.iterations + 1):
             yield from self.iteration(t)
 
     def _header(self, t: int, now: Progress) -> Iterator[Planned]:
-        header = Progress(phase=Phase.HEADER, iteration=t)
-        yield Planned(f"write HEADER({t})", now)
-        yield Planned(f"HEADER({t})", now, header)
-        yield from self._lend(header)
+        yield _write(f"write HEADER({t})", now)
+        header = _phase(Phase.HEADER, t, now)
+        yield header
+        yield from self._lend(header.after)
 
     def _lend(self, now: Progress) -> Iterator[Planned]:
         lent = [UNDO, *(parity_slot(slot) for slot in range(self.coded.protection.parity_slots))]
         lent += [gradient_parity(group) for group in range(self._gradients.group_count)]
-        yield from (Planned(f"fill {name}", now) for name in lent)
+        yield from (_write(f"fill {name}", now) for name in lent)
+
+    def updating(self, decision: Decision, progress: Progress) -> bool:
+        """Whether the decision makes a rank go on with an update that changes something."""
+        target = decision.target
+        unfinished = decision.action is Action.FINISH and progress.iteration == target and progress.phase < Phase.COMPLETE
+        return unfinished and target not in self.shape.skips
 
     def split_repairs(self, *, updating: bool) -> int:
         """Steps that repair the split loss: data are solved and rows encoded again in every code word that is needed."""
-        return 2 * (self.coded.group_count + updating)
+        return 2 * (self.coded.group_count + self._gradients.group_count * updating)
 
     def loss_sets(self, progress: Progress, *, cold: bool, updating: bool) -> int:
         """How many loss sets a crash has, from the sizes of code words."""
@@ -142,24 +214,41 @@ class JobPlan:
         p = self.coded.protection
         update = progress if updating else Progress(phase=Phase.COMPLETE, iteration=1)
         focus = min(update.written_back, self.coded.group_count - 1)
+        speaking = self._speaking(update)
+        flight = None if update.in_flight is None else update.in_flight[0]
         chunks = self.coded.chunks_of(focus)
-        committed = min(max(update.committed_chunks - chunks.start, 0), len(chunks))
-        slot_speaks = committed > 0 and update.written_back <= focus
-        in_flight = p.chunk_pages if update.in_flight is not None else 0
+        coded_pages = (len(chunks) - (flight in chunks)) * p.chunk_pages
+        gradients = len(self._gradients.group_pages(0))
         h1 = p.tier1_pages
         rows = 1 + (h1 > 1) + 1
         return (
             1
-            + _data_sets(len(chunks) * p.chunk_pages - in_flight, h1)
-            + (_data_sets(p.chunk_pages, h1) if in_flight else _free_sets(p.chunk_pages))
-            + (rows if slot_speaks else 0)
-            + _free_sets(h1 * (p.parity_slots - slot_speaks))
-            + (_data_sets(len(self._gradients.group_pages(0)), h1) if updating else _free_sets(len(self._gradients.pages)))
+            + _data_sets(coded_pages, h1)
+            + (_free_sets(p.chunk_pages) if flight is None else _data_sets(p.chunk_pages, h1))
+            + rows * len(speaking)
+            + _free_sets(h1 * (p.parity_slots - len(speaking)))
+            + (_data_sets(gradients, h1) if updating else _free_sets(gradients))
             + (rows if updating else _free_sets(h1))
-            + (_free_sets(h1) if slot_speaks else rows)
-            + _free_sets(self.coded.group_count)
+            + (_free_sets(h1) if focus in speaking else rows)
+            + (_free_sets(self.coded.group_count) if self._tier2 else 0)
+            + RECORDS
             + len(MIXED)
         )
+
+    def _speaking(self, update: Progress) -> list[int]:
+        """Groups for which a parity slot speaks."""
+        groups = range(update.written_back, self.coded.group_count)
+        return [group for group in groups if update.commits_in(self.coded.chunks_of(group))]
+
+
+def _planned_cut(cuts: Cuts, cut: Cut, progress: Progress) -> Planned:
+    now = progress
+    for lane, done in zip(cuts.lanes, cut.done, strict=True):
+        for step in lane[:done]:
+            if step.is_mark and step.op.publish is not None:
+                now = published(now, step.op.publish)
+    pairs = zip(cut.coming, cut.may_begin, strict=True)
+    return Planned(tuple(_part(step, may_begin=begin) for step, begin in pairs if step is not None), now, cut.on_path)
 
 
 def _data_sets(pages: int, budget: int) -> int:
@@ -167,22 +256,5 @@ def _data_sets(pages: int, budget: int) -> int:
 
 
 def _free_sets(pages: int) -> int:
+    """Without a page: the rank has nothing of the class to lose, but an empty set is counted all the same."""
     return 1 + (pages > 1)
-
-
-def _name(op: Operation) -> str:
-    chunk = "" if op.chunk is None else f" chunk {op.chunk}"
-    return f"{KERNEL_OF[op.kind].value} of group {op.group}{chunk}"
-
-
-def _mark_name(publish: Publish) -> str:
-    ordinal = publish.mark.ordinal
-    if publish.word is not Word.STEP:
-        return f"{publish.word.name.lower()} {ordinal}"
-    chunk = (ordinal - 1) // STEPS_PER_CHUNK
-    return f"{StepDone(ordinal - chunk * STEPS_PER_CHUNK).name} of chunk {chunk}"
-
-
-def _published(now: Progress, word: Word, mark: Mark) -> Progress:
-    field = {Word.STEP: "step", Word.FETCHED: "fetched", Word.WRITTEN_BACK: "written_back"}[word]
-    return replace(now, **{field: mark.ordinal})  # type: ignore[arg-type]

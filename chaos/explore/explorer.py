@@ -7,16 +7,22 @@ from contextlib import contextmanager
 from functools import cached_property
 
 from chaos.explore import reached
-from chaos.explore.cases import Case, Point
+from chaos.explore.cases import Again, AgentDies, Case, Point
 from chaos.explore.expected import COMPUTE, JobPlan
-from chaos.explore.job import RANKS, Job, Shape
-from chaos.explore.losses import NONE, Loss, losses_of
-from chaos.explore.steps import Crash
-from chaos.explore.tape import Frame, Names, StopAt, Tape, Through, contents, last_header, record
+from chaos.explore.job import RANKS, Job
+from chaos.explore.losses import MIRROR_SETS, NONE, Loss, losses_of, lost_beside, split_name
+from chaos.explore.shapes import Shape
+from chaos.explore.steps import Crash, Driver, Through
+from chaos.explore.tape import Frame, Names, StopAt, Tape, contents, last_header, record
 from chaos.explore.totals import Totals
 from leto.core.errors import ConfigError, Unrecoverable
-from leto.core.markers import Phase
+from leto.core.markers import MIRRORS, Phase, Progress
 from leto.core.recovery import Action, Decision
+
+Mirrors = tuple[tuple[int, ...], tuple[int, ...]]
+"""The mirrors that each rank loses."""
+NO_MIRRORS: Mirrors = ((), ())
+ALL_MIRRORS = MIRROR_SETS[-1]
 
 
 class Failed(Exception):
@@ -43,22 +49,23 @@ class Explorer:
             self.tape: Tape = record(shape)
         self.job = Job(shape)
         rank = self.job.ranks[0]
-        self.totals = Totals(JobPlan(rank.coded, rank.gradients, shape.iterations))
+        self.plan = JobPlan(rank.coded, rank.gradients, shape)
+        self.totals = Totals(self.plan, RANKS)
         self._losses: dict[tuple[str, bool, bool], Mapping[str, Loss]] = {}
-        self.died_again_in = ""  # the step, in the last case that had a second crash
+        self.died_again_in = ""  # the step, in the last case in which somebody died again
         self._through = [Through() for _ in range(RANKS)]
 
     @cached_property
     def window(self) -> list[int]:
-        """The steps that are explored: the cold start, and the last iteration to the end of the job. The iterations between
-        leave old marks, records and parity behind."""
+        """The steps that are explored (``Shape``)."""
         tape = self.tape.ranks[0]
         computes = [n for n, frame in enumerate(tape.frames) if frame.name == COMPUTE]
-        return [*range(tape.barriers[0] + 1), *range(computes[-1], len(tape.frames))]
+        first, stop = [*computes, len(tape.frames)][self.shape.explored - 1 :][:2]
+        return [*range(tape.barriers[0] + 1), *range(first, stop)]
 
     def frame(self, number: int, point: Point) -> Frame:
         frames = self.tape.ranks[number].frames
-        if point.step >= len(frames) or point.state >= len(frames[point.step].states):
+        if point.step >= len(frames) or point.state >= len(frames[point.step].images):
             raise ConfigError(f"rank {number} has no point {point}")
         return frames[point.step]
 
@@ -77,52 +84,105 @@ class Explorer:
             return None
         return None
 
-    def decide(self, points: tuple[Point, Point]) -> Decision:
-        """The job stands where its ranks have died, and the next epoch is open. Raises ConfigError when that cannot be."""
-        images = [self.frame(number, point).images[point.state] for number, point in enumerate(points)]
+    def decide(self, points: tuple[Point, Point], mirrors: Mirrors = NO_MIRRORS, agent: Driver | None = None) -> Decision:
+        """The job stands where its ranks have died, without these mirrors of each one's marker page, and the next epoch is
+        open, unless the decision is to give up. Raises ConfigError when that cannot be."""
+        frames = [self.frame(number, point) for number, point in enumerate(points)]
         if not self.tape.together(points):
             raise ConfigError(f"a barrier keeps the ranks from being at {points[0]} and {points[1]} together")
         self.job.forget()
-        for number, image in enumerate(images):
-            self.job.restore(number, image)
+        for number, (frame, point, lost) in enumerate(zip(frames, points, mirrors, strict=True)):
+            self.job.restore(number, frame.images[point.state])
+            if lost:
+                self.job.lose_mirrors(number, lost, frame.images[frame.seen(point.state, lost)].account)
         with _failing(f"{Case(points)}: "):
-            return self.job.fail()
+            decision = self.job.fail(agent)
+        if decision.action is Action.CHECKPOINT and ALL_MIRRORS not in mirrors:
+            raise Failed(f"{Case(points)}: gave up: {decision.reason}")
+        return decision
 
     def losses(self, number: int, decision: Decision) -> Mapping[str, Loss]:
         """What the rank can lose where it stands. Ranks are alike, so what the account says is all that matters."""
-        account = self.job.invariants.accounts[number]
-        updating = decision.action is Action.FINISH and account.iteration == decision.target and account.phase < Phase.COMPLETE
-        cold = decision.action is Action.COLD
-        key = (repr(account), cold, updating)
+        if decision.action is Action.CHECKPOINT:
+            return {NONE: Loss()}
+        cold, updating = self._needs(number, decision)
+        key = (repr(self.job.invariants.accounts[number]), cold, updating)
         if key not in self._losses:
+            account = self.job.invariants.accounts[number]
             self._losses[key] = losses_of(self.job.ranks[number], account, cold=cold, updating=updating)
         return self._losses[key]
 
-    def recovery_steps(self, points: tuple[Point, Point], losses: tuple[str, str]) -> tuple[tuple[str, ...], ...]:
-        """Names of what each rank does in a recovery that nothing interrupts."""
-        decision = self.decide(points)
-        for number, name in enumerate(losses):
-            self.job.lose(number, self.losses(number, decision)[name].pages)
+    def _needs(self, number: int, decision: Decision) -> tuple[bool, bool]:
+        """Whether the decision is a cold start, and whether it makes the rank go on with an update."""
+        account = self.job.invariants.accounts[number]
+        progress = Progress(phase=account.phase, iteration=account.iteration)
+        return decision.action is Action.COLD, self.plan.updating(decision, progress)
+
+    def recovery_steps(
+        self, points: tuple[Point, Point], losses: tuple[str, str], *, to_the_end: bool = False
+    ) -> tuple[tuple[str, ...], ...]:
+        """Names of what each rank does in a recovery that nothing interrupts; ``to_the_end`` of the job, or until it goes on
+        training."""
+        decision = self._lose(points, losses)
         drivers = [Names() for _ in range(RANKS)]
         with _failing(f"{Case(points, losses)}: "):
-            self.job.run(decision, drivers)
+            train = self.job.recover(decision, drivers)
+            if to_the_end:
+                train()
         return tuple(tuple(driver.names) for driver in drivers)
 
+    def _lose(self, points: tuple[Point, Point], losses: tuple[str, str]) -> Decision:
+        """Losses that are not refused."""
+        (first, one), (second, other) = (split_name(name) for name in losses)
+        decision = self.decide(points, (first, second))
+        for number, name in enumerate((one, other)):
+            self.job.lose(number, self._loss(number, name, decision).pages)
+        return decision
+
     def _run(self, case: Case) -> set[str]:
-        decision = self.decide(case.points)
-        marks = reached.at_crash(self, case, decision)
-        for number, name in enumerate(case.losses):
+        (first, one), (second, other) = (split_name(name) for name in case.losses)
+        mirrors = (first, second)
+        if isinstance(case.then, AgentDies):
+            agent = StopAt(case.then.point.step, case.then.point.state)
+            decision = self.decide(case.points, mirrors, agent)
+            self.died_again_in = agent.reached
+            marks = reached.at_hand_over(agent.reached)
+        else:
+            decision = self.decide(case.points, mirrors)
+            marks = set()
+        marks |= reached.at_crash(self, case.points, mirrors, decision)
+        if ALL_MIRRORS in mirrors:
+            self._gave_up(mirrors, decision)
+            return marks
+        for number, name in enumerate((one, other)):
             loss = self._loss(number, name, decision)
             self.job.lose(number, loss.pages)
             if loss.refused is not None:
                 self._refused(number, loss, decision)
-                return marks | {reached.REFUSED if loss.corrupt is None else reached.REFUSED_BY_SPARE_ROW}
-        if case.again is not None:
-            decision = self._dies_again(case.again, decision)
-            marks |= reached.at_second_crash(self.died_again_in)
+                return marks | reached.at_refusal(loss)
+        if isinstance(case.then, Again):
+            decision = self._dies_again(case.then, decision)
+            marks |= reached.at_second_crash(case.then, self.died_again_in)
+            loss = self._lost_beside(case.then, decision)
+            if loss.refused is not None:
+                self._refused(case.then.rank, loss, decision)
+                return marks | reached.at_refusal(loss)
         self.job.run(decision, self._through)
         self._check_ending(decision)
         return marks | reached.at_the_end(self.job)
+
+    def _gave_up(self, mirrors: Mirrors, decision: Decision) -> None:
+        """Without any mirror of a rank nothing is guessed: the whole job stops with its reason (U4, U54)."""
+        reason = f"all {MIRRORS} mirrors"
+        if decision.action is not Action.CHECKPOINT or reason not in decision.reason:
+            raise Failed(f"decided {decision.action.value} ({decision.reason}) without any marker of a rank")
+
+    def _lost_beside(self, again: Again, decision: Decision) -> Loss:
+        cold, updating = self._needs(again.rank, decision)
+        account = self.job.invariants.accounts[again.rank]
+        loss = lost_beside(self.job.ranks[again.rank], account, again.loss, cold=cold, updating=updating)
+        self.job.lose(again.rank, loss.pages)
+        return loss
 
     def _loss(self, number: int, name: str, decision: Decision) -> Loss:
         if name == NONE:
@@ -153,11 +213,11 @@ class Explorer:
         if self.job.image(number).memory != before:
             raise Failed("changed pages that were not lost before it refused")
 
-    def _dies_again(self, again: tuple[int, Point], decision: Decision) -> Decision:
+    def _dies_again(self, again: Again, decision: Decision) -> Decision:
         """A second crash, inside the recovery; INV-P holds there as well, but for ranks that still have pages to rebuild."""
-        number, point = again
-        stop = StopAt(point.step, point.state)
-        drivers = [stop if n == number else self._through[n] for n in range(RANKS)]
+        stop = StopAt(again.point.step, again.point.state)
+        drivers: list[Driver] = [Through() for _ in range(RANKS)]
+        drivers[again.rank] = stop
         try:
             self.job.run(decision, drivers)
         except Crash:
@@ -165,8 +225,11 @@ class Explorer:
             for n, rank in enumerate(self.job.ranks):
                 if not rank.lost:
                     self.job.invariants.parity_speaks(n)
-            return self.job.fail()
-        raise ConfigError(f"the recovery of rank {number} has no step {point.step}")
+            after = self.job.fail()
+            if after.action is Action.CHECKPOINT:
+                raise Failed(f"gave up after the second crash: {after.reason}") from None
+            return after
+        raise ConfigError(f"the recovery of rank {again.rank} has no step {again.point.step}")
 
     def _check_ending(self, decision: Decision) -> None:
         right = self.tape.ending

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from chaos.explore.names import mark_name
 from chaos.explore.rank import GRADIENTS, KERNELS, RetainedRank
 from leto.core.failpoints import Kernel, Site
-from leto.core.geometry import Page, PlacedPage
+from leto.core.geometry import CODED_ARRAYS, Page, PlacedPage
 from leto.core.layout import UNDO, gradient_parity, tier1
-from leto.core.markers import STEPS_PER_CHUNK, Phase, StepDone, Word, unpack
+from leto.core.markers import STEPS_PER_CHUNK, Mark, Phase, StepDone, Word, pack, unpack
+from leto.core.update_plan import Publish
 from leto.device.base import CodeShape
 from leto.update.scratch import ScratchPages
 
@@ -71,8 +73,10 @@ class Account:
 class Invariants:
     """Judges the steps of all ranks of a job. Raises Violated."""
 
-    def __init__(self, ranks: Sequence[RetainedRank]) -> None:
+    def __init__(self, ranks: Sequence[RetainedRank], skips: frozenset[int] = frozenset()) -> None:
+        """``skips`` are the iterations that update nothing (U25)."""
         self._ranks = ranks
+        self._skips = skips
         self.accounts = [Account() for _ in ranks]
         protection = ranks[0].coded.protection
         self._shape = CodeShape.of(protection)
@@ -100,19 +104,19 @@ class Invariants:
     def before_update(self, number: int, iteration: int) -> None:
         """INV-B: BEGIN(t) is in every mirror before the first write of model state."""
         rank = self._ranks[number]
-        for mirror in rank.markers.mirrors(rank.epoch):
-            _, mark = unpack(mirror[Word.PHASE])
-            if (mark.iteration, mark.ordinal) != (iteration, Phase.BEGIN):
-                raise Violated(f"INV-B: rank {number} writes model state of iteration {iteration} without BEGIN({iteration})")
+        begun = pack(rank.epoch, Mark(iteration, Phase.BEGIN))
+        if any(mirror[Word.PHASE] != begun for mirror in rank.markers.mirrors(rank.epoch)):
+            raise Violated(f"INV-B: rank {number} writes model state of iteration {iteration} without BEGIN({iteration})")
 
     def begins(self, number: int, iteration: int) -> None:
-        """INV-G, at BEGIN(t): everybody's gradients of t are covered, and this rank's parity really covers them."""
+        """INV-G, at BEGIN(t): everybody's gradients of t are covered, and this rank's parity really covers them. In a skipped
+        step nobody reads them, and those that were lost are not rebuilt."""
         for other, account in enumerate(self.accounts):
             if (account.iteration, account.phase) < (iteration, Phase.GRADS_PROTECTED):
                 where = f"{account.phase.name}({account.iteration})"
                 raise Violated(f"INV-G: rank {number} begins {iteration} while rank {other} is at {where}")
         rank = self._ranks[number]
-        for group in range(rank.gradients.group_count):
+        for group in range(rank.gradients.group_count if iteration not in self._skips else 0):
             if not self._encodes(rank, rank.gradients.group_pages(group), gradient_parity(group)):
                 raise Violated(f"INV-G: gradient parity of rank {number} does not cover {GRADIENTS} in iteration {iteration}")
 
@@ -135,10 +139,10 @@ class RankWatch:
         self._words = {addresses(self._rank.epoch, word)[0]: word for word in Word}
 
     def before(self, kernel: Kernel, site: Site, touched: tuple[str, ...]) -> None:
-        if kernel in (Kernel.ADAM, Kernel.UNDO_RESTORE):
+        if set(touched) & set(CODED_ARRAYS):
             self._invariants.before_update(self._number, site.iteration)
-        elif kernel is Kernel.RS_UPDATE:
-            (self._invariants.accounts[self._number].filled,) = touched
+        if kernel is Kernel.RS_UPDATE:
+            (self._invariants.accounts[self._number].filled,) = (name for name in touched if name not in CODED_ARRAYS)
 
     def marked(self, word_address: int, value: int) -> None:
         word = self._words[word_address]
@@ -148,12 +152,5 @@ class RankWatch:
         self._invariants.accounts[self._number].marked(self._rank, word, mark.iteration, mark.ordinal)
 
     def name(self, word_address: int, value: int) -> str:
-        """What a mark says: ``BEGIN(2)``, ``UPDATED of chunk 3``, ``fetched 1``."""
-        word = self._words[word_address]
         _, mark = unpack(value)
-        if word is Word.PHASE:
-            return f"{Phase(mark.ordinal).name}({mark.iteration})"
-        if word is not Word.STEP:
-            return f"{word.name.lower()} {mark.ordinal}"
-        done = StepDone(mark.ordinal % STEPS_PER_CHUNK or STEPS_PER_CHUNK)
-        return f"{done.name} of chunk {(mark.ordinal - done) // STEPS_PER_CHUNK}"
+        return mark_name(Publish(self._words[word_address], mark))

@@ -6,15 +6,20 @@ when nobody is left. That is a legal order, it is always the same, and it needs 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from chaos.explore.agent import hand_over
 from chaos.explore.invariants import Account, Invariants
+from chaos.explore.lanes import OneThreadUpdater, Plan
 from chaos.explore.memory import MarkerImage
 from chaos.explore.rank import KERNELS, Process, RetainedRank
 from chaos.explore.session import Session
-from chaos.explore.steps import Driver, Steps, Target
-from leto.core.geometry import Page, Protection, Segment
+from chaos.explore.shapes import Shape
+from chaos.explore.steps import Crash, Driver, Steps, Target, Through
+from leto.core.geometry import Page
 from leto.core.hooks import TrainerContext
 from leto.core.layout import HEADER_RECORDS, POST_RECORDS
 from leto.core.records import RECORD_SLOTS, Header, IterationResult, Post, encode_record
@@ -23,20 +28,11 @@ from leto.core.repair import RepairPlan
 from leto.runtime.coordinator import Coordinator, ReadProgress, cold_start
 from leto.runtime.iteration import IterationRunner
 from leto.runtime.resume import resume
+from leto.update.executor import PlanExecutor, UpdateParts
 from leto.update.record_slots import RECORD_SLOT_BYTES, RecordSlots
 from leto.update.repair import rebuild
 
 RANKS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What is trained: segments of the flat arrays under a code, for ``iterations``."""
-
-    name: str
-    protection: Protection
-    segments: tuple[Segment, ...]
-    iterations: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +76,8 @@ class Trainer:
         self._number = number
         self._decision = decision
         self._steps = Steps(rank.memory, KERNELS, driver, job.invariants.watch(number))
-        process = Process(rank, self._steps, self._steps)
-        self._session = Session(number, rank, self._steps)
+        process = Process(rank, self._steps, self._steps, fused=job.shape.fused)
+        self._session = Session(number, rank, self._steps, job.shape.skips)
         self._context = TrainerContext(
             rank=number,
             epoch=rank.epoch,
@@ -95,7 +91,7 @@ class Trainer:
         )
         self._runner = IterationRunner(
             session=self._session,
-            updater=process.updater,
+            updater=OneThreadUpdater(process.parts, rank.gradients, partial(job.run_plan, number)),
             marks=process.marks,
             records=RecordSteps(rank, self._steps),
             context=self._context,
@@ -146,6 +142,10 @@ class Trainer:
         return [text, *(repr(post.values) for post in others)]
 
 
+def in_plan_order(number: int, executor: PlanExecutor, parts: UpdateParts, plan: Plan) -> None:
+    executor.run(plan)
+
+
 class Job:
     """Ranks, the agent that decides for them, and what is noticed on the way: ``rows`` and ``repairs`` by rank, ``told``
     results by (rank, iteration)."""
@@ -154,8 +154,9 @@ class Job:
         self.shape = shape
         self.ranks = [RetainedRank(shape.segments, shape.protection) for _ in range(RANKS)]
         self.layout_hash = self.ranks[0].coded.layout_hash()
-        self.invariants = Invariants(self.ranks)
+        self.invariants = Invariants(self.ranks, shape.skips)
         self.at_barrier: Callable[[int], None] = lambda number: None
+        self.run_plan: Callable[[int, PlanExecutor, UpdateParts, Plan], None] = in_plan_order
         self.forget()
 
     def forget(self) -> None:
@@ -167,36 +168,72 @@ class Job:
         self._waiting: list[int] = []
         for rank in self.ranks:
             rank.lost = frozenset()
+            rank.lost_mirrors = ()
 
     def start(self) -> Decision:
         return cold_start(len(self.ranks))
 
-    def fail(self) -> Decision:
-        """All processes are gone: read all marks, decide, open the next epoch."""
+    def fail(self, agent: Driver | None = None) -> Decision:
+        """All processes are gone: read all marks, decide, open the next epoch. ``agent`` may let the agent die meanwhile.
+
+        A decision to give up (CHECKPOINT) opens nothing.
+        """
         self.invariants.at_failure()
-        decision = self._coordinator.decide([self._reader(rank) for rank in self.ranks])
+        decision = self._decide()
         if decision.action is Action.CHECKPOINT:
-            raise AssertionError(f"gave up: {decision.reason}")
+            return decision
+        if agent is not None:
+            self._hand_over_twice(decision, agent)
         for number, rank in enumerate(self.ranks):
-            rank.open_epoch(decision, number)
+            rank.open_epoch(decision, number, carried=agent is not None)
             account, carried = self.invariants.accounts[number], decision.carried[number]
             account.iteration, account.phase = carried.iteration, carried.phase
         return decision
 
+    def _decide(self) -> Decision:
+        return self._coordinator.decide([self._reader(rank) for rank in self.ranks])
+
     @staticmethod
     def _reader(rank: RetainedRank) -> ReadProgress:
-        return lambda: rank.markers.read_progress(rank.epoch)
+        return lambda: rank.markers.read(rank.epoch, rank.lost_mirrors)
 
-    def run(self, decision: Decision, drivers: Sequence[Driver], first: int = 0) -> None:
-        """One generation of trainers, to the end of the job; ``first`` is the rank that begins. Raises Crash where a driver
-        does, and Unrecoverable before anything is written."""
+    def _hand_over_twice(self, decision: Decision, agent: Driver) -> None:
+        """The first agent dies on the way; the second one remembers nothing of it."""
+        markers = [rank.markers for rank in self.ranks]
+        (epoch,) = {rank.epoch for rank in self.ranks}
+        before = self.start()
+        for each in markers:
+            each.begin_epoch(epoch, before)
+        with contextlib.suppress(Crash):
+            hand_over(markers, epoch + 1, decision, agent)
+            raise AssertionError("the hand-over was to be interrupted")
+        for number, each in enumerate(markers):
+            if each.read_decision() not in ((epoch, before), (epoch + 1, decision)):
+                raise AssertionError(f"rank {number} reads a decision that nobody made: {each.read_decision()}")
+        self._coordinator = Coordinator(len(self.ranks), self.shape.iterations)
+        again = self._decide()
+        if again != decision:
+            raise AssertionError(f"the next agent decides {again}, not {decision}")
+        hand_over(markers, epoch + 1, again, Through())
+
+    def recover(self, decision: Decision, drivers: Sequence[Driver], first: int = 0) -> Callable[[], None]:
+        """One generation of trainers, until each waits to go on training; returns what does that, to the end of the job.
+        ``first`` is the rank that begins. Raises Crash where a driver does, and Unrecoverable before anything is written."""
         order = [first, *(n for n in range(len(self.ranks)) if n != first)]
         trainers = {n: Trainer(self, n, decision, drivers[n]) for n in order}
         following: set[int] = set()
         self._together(order, lambda n: following.add(trainers[n].resume()))
         (iteration,) = following
-        for t in range(iteration, self.shape.iterations + 1):
-            self._together(order, lambda n, t=t: trainers[n].iterate(t))  # type: ignore[misc]
+
+        def train() -> None:
+            for t in range(iteration, self.shape.iterations + 1):
+                self._together(order, lambda n, t=t: trainers[n].iterate(t))  # type: ignore[misc]
+
+        return train
+
+    def run(self, decision: Decision, drivers: Sequence[Driver], first: int = 0) -> None:
+        """One generation of trainers, to the end of the job."""
+        self.recover(decision, drivers, first)()
 
     def _together(self, order: Sequence[int], do: Callable[[int], None]) -> None:
         self._do = do
@@ -222,6 +259,11 @@ class Job:
         rank = self.ranks[number]
         rank.memory.lose(pages)
         rank.lost |= pages
+
+    def lose_mirrors(self, number: int, mirrors: tuple[int, ...], seen: Account) -> None:
+        """``seen`` is the account of what the mirrors that are left say."""
+        self.ranks[number].lost_mirrors = mirrors
+        self.invariants.accounts[number] = seen.copy()
 
     def image(self, number: int) -> RankImage:
         rank = self.ranks[number]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from chaos.explore.cases import Case
+from chaos.explore.cases import Again, AgentDies, Case
 from chaos.explore.explorer import Explorer
 from chaos.explore.losses import NONE
 
@@ -18,7 +18,8 @@ class Failure:
 
 
 _SIMPLER: tuple[Callable[[Case], Case], ...] = (
-    lambda case: replace(case, again=None),
+    lambda case: replace(case, then=None),
+    lambda case: replace(case, then=replace(case.then, loss=NONE)) if isinstance(case.then, Again) else case,
     lambda case: replace(case, losses=(case.losses[0], NONE)),
     lambda case: replace(case, losses=(NONE, case.losses[1])),
 )
@@ -41,9 +42,15 @@ def describe(explorer: Explorer, case: Case) -> str:
     for number, (point, loss) in enumerate(zip(case.points, case.losses, strict=True)):
         frame = explorer.frame(number, point)
         lost = "" if loss == NONE else f", loses {loss}"
-        parts.append(f"rank {number} dies in step {point.step} ({frame.name}: {frame.states[point.state].name}){lost}")
-    if case.again is not None:
-        number, point = case.again
-        name = explorer.died_again_in
-        parts.append(f"rank {number} dies again in step {point.step} of its recovery ({name}: state {point.state})")
+        parts.append(f"rank {number} dies in step {point.step} ({frame.describe(point.state)}){lost}")
+    if case.then is not None:
+        parts.append(_then(case.then, explorer.died_again_in))
     return "; ".join(parts)
+
+
+def _then(then: Again | AgentDies, step: str) -> str:
+    where = f"({step}: state {then.point.state})"
+    if isinstance(then, AgentDies):
+        return f"the agent dies in step {then.point.step} of its hand-over {where}"
+    lost = "" if then.loss == NONE else f", loses {then.loss}"
+    return f"rank {then.rank} dies again in step {then.point.step} of its recovery {where}{lost}"

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-from collections.abc import Iterable, Mapping
+import mmap
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from leto.core.geometry import Page
-from leto.core.layout import Allocation
+from leto.core.layout import CONTROL_BYTES, DECISION_OFFSET, DECISION_SLOT_BYTES, Allocation, marker_page_offset
 from leto.core.markers import MIRRORS, WORDS, Progress, Word, read_mirrors, words_of
+from leto.core.recovery import Decision
+from leto.memory.control import DECISION_SLOTS, ControlPage
 
 Bytes = npt.NDArray[np.uint8]
 Content = bytes
@@ -41,6 +45,8 @@ class Memory:
         self._names = list(self._addresses)
         self._starts = list(self._addresses.values())
         self._held: dict[str, Content | None] = dict.fromkeys(self._names)
+        self._touched: dict[tuple[tuple[int, int], ...], tuple[str, ...]] = {}
+        self._known: dict[Content, Content] | None = None
 
     def address(self, name: str) -> int:
         return self._addresses[name]
@@ -60,6 +66,13 @@ class Memory:
         if not self._first <= address < self._stop:
             return None
         return self._names[bisect.bisect_right(self._starts, address) - 1]
+
+    def names_of(self, targets: tuple[tuple[int, int], ...]) -> tuple[str, ...]:
+        """The allocations that begin at these addresses or hold them; none of them for memory of the process."""
+        if targets not in self._touched:
+            found = {name: None for address, _ in targets if (name := self.name_at(address)) is not None}
+            self._touched[targets] = tuple(found)
+        return self._touched[targets]
 
     def wrote(self, names: Iterable[str]) -> None:
         for name in names:
@@ -85,8 +98,20 @@ class Memory:
     def _image_of(self, name: str) -> Content:
         held = self._held[name]
         if held is None:
-            held = self._held[name] = self.arrays[name].tobytes()
+            held = self.arrays[name].tobytes()
+            if self._known is not None:
+                held = self._known.setdefault(held, held)
+            self._held[name] = held
         return held
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Images that are taken meanwhile share equal contents: cuts of two lanes repeat those of each lane."""
+        self._known = {}
+        try:
+            yield
+        finally:
+            self._known = None
 
     def restore(self, image: Mapping[str, Content]) -> None:
         for name, content in image.items():
@@ -97,40 +122,85 @@ class Memory:
 
 @dataclass(frozen=True)
 class MarkerImage:
+    """The words of an epoch, mirror by mirror."""
+
     epoch: int
-    words: bytes
+    words: tuple[int, ...]
 
 
-class Markers:
-    """Marker pages of every epoch, each with its three mirrors; only the last epoch's are ever read."""
+class _Arena:
+    """Anonymous memory in the place of a control arena; what is never written costs nothing."""
+
+    byte_count = CONTROL_BYTES
 
     def __init__(self) -> None:
-        self._pages: dict[int, ctypes.Array[ctypes.c_uint64]] = {}
+        self._map = mmap.mmap(-1, CONTROL_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
-    def _page(self, epoch: int) -> ctypes.Array[ctypes.c_uint64]:
-        if epoch not in self._pages:
-            self._pages[epoch] = (ctypes.c_uint64 * (MIRRORS * WORDS))()
-        return self._pages[epoch]
+    def bytes_at(self, offset: int, byte_count: int) -> Bytes:
+        return np.frombuffer(self._map, np.uint8, byte_count, offset)
+
+    def close(self) -> None:
+        """Gone with the process."""
+
+
+class Markers(ControlPage):
+    """A rank's control arena: marker pages of every epoch, each with its three mirrors, and the decision record. Only the
+    last epoch's marker pages are ever read."""
+
+    def __init__(self) -> None:
+        self._arena = _Arena()
+        self._words: dict[int, list[ctypes.Array[ctypes.c_uint64]]] = {}
+        self._word_addresses: dict[tuple[int, Word], tuple[int, int, int]] = {}
+        super().__init__(self._arena)
 
     def word_addresses(self, epoch: int, word: Word) -> tuple[int, int, int]:
-        base = ctypes.addressof(self._page(epoch))
-        first, second, third = (base + 8 * (mirror * WORDS + word) for mirror in range(MIRRORS))
-        return first, second, third
+        if (epoch, word) not in self._word_addresses:
+            self._word_addresses[epoch, word] = super().word_addresses(epoch, word)
+        return self._word_addresses[epoch, word]
+
+    def _views(self, epoch: int) -> list[ctypes.Array[ctypes.c_uint64]]:
+        if epoch not in self._words:
+            first = self._arena.address
+            offsets = [marker_page_offset(epoch, mirror) for mirror in range(MIRRORS)]
+            self._words[epoch] = [(ctypes.c_uint64 * WORDS).from_address(first + offset) for offset in offsets]
+        return self._words[epoch]
 
     def mirrors(self, epoch: int) -> list[list[int]]:
-        words = list(self._page(epoch))
-        return [words[m * WORDS : (m + 1) * WORDS] for m in range(MIRRORS)]
+        return [list(words) for words in self._views(epoch)]
 
-    def read_progress(self, epoch: int) -> Progress:
-        return read_mirrors(epoch, self.mirrors(epoch))
+    def read_progress(self, epoch: int, lost: Container[int] = ()) -> Progress:
+        return self.read(epoch)
+
+    def read(self, epoch: int, lost: Collection[int] = ()) -> Progress:
+        """What a reader finds when these mirrors are lost. Raises Unrecoverable (U4)."""
+        return read_mirrors(epoch, [None if m in lost else words for m, words in enumerate(self.mirrors(epoch))])
 
     def carry(self, epoch: int, progress: Progress) -> None:
-        page = self._page(epoch)
-        for n, word in enumerate(words_of(epoch, progress) * MIRRORS):
-            page[n] = word
+        self.write_words(epoch, words_of(epoch, progress))
+
+    def begin_epoch(self, epoch: int, decision: Decision) -> None:
+        """As at the beginning of ``epoch``: its decision is the only one, and the marker pages behind its own are zero."""
+        address, byte_count = self.decision_slots
+        ctypes.memset(address, 0, byte_count)
+        self.write_decision(epoch, decision)
+        self.restore(MarkerImage(epoch + 1, (0,) * (MIRRORS * WORDS)))
+
+    @property
+    def decision_slots(self) -> tuple[int, int]:
+        """Address and size of all slots of the decision record."""
+        return self._arena.address + DECISION_OFFSET, DECISION_SLOTS * DECISION_SLOT_BYTES
 
     def image(self, epoch: int) -> MarkerImage:
-        return MarkerImage(epoch, bytes(self._page(epoch)))
+        return MarkerImage(epoch, tuple(word for mirror in self.mirrors(epoch) for word in mirror))
 
     def restore(self, image: MarkerImage) -> None:
-        ctypes.memmove(self._page(image.epoch), image.words, len(image.words))
+        for mirror, words in enumerate(self._views(image.epoch)):
+            words[:] = list(image.words[mirror * WORDS : (mirror + 1) * WORDS])
+
+
+def words_after(old: MarkerImage, new: MarkerImage, stores: int) -> MarkerImage:
+    """After so many of the stores that carry ``new`` over ``old``, word by word in every mirror."""
+    order = [mirror * WORDS + word for word in range(WORDS) for mirror in range(MIRRORS)]
+    done = set(order[:stores])
+    return MarkerImage(new.epoch, tuple(new.words[n] if n in done else old.words[n] for n in range(len(order))))

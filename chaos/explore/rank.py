@@ -25,7 +25,8 @@ HYPER = AdamHyper(beta1=0.9, beta2=0.95, eps=1e-8)
 
 
 class RetainedRank:
-    """Everything of a rank that outlives its processes. ``lost`` are the pages marked as lost and not yet rebuilt."""
+    """Everything of a rank that outlives its processes. ``lost`` are the pages marked as lost and not yet rebuilt,
+    ``lost_mirrors`` those of this epoch's marker page."""
 
     def __init__(self, segments: tuple[Segment, ...], protection: Protection) -> None:
         self.coded = CodedGeometry(protection=protection, segments=segments)
@@ -41,6 +42,7 @@ class RetainedRank:
         self.markers = Markers()
         self.epoch = 1
         self.lost: frozenset[Page] = frozenset()
+        self.lost_mirrors: tuple[int, ...] = ()
 
     def array(self, name: str) -> np.ndarray:
         """The real elements of a coded array or of the gradients, without padding."""
@@ -55,10 +57,12 @@ class RetainedRank:
     def process(self) -> Process:
         return Process(self)
 
-    def open_epoch(self, decision: Decision, rank: int = 0) -> None:
-        """The next epoch begins with what the decision carries into its marker pages (U5)."""
+    def open_epoch(self, decision: Decision, rank: int = 0, *, carried: bool = False) -> None:
+        """The next epoch begins with what the decision carries into its marker pages (U5), unless it is done."""
         self.epoch += 1
-        self.markers.carry(self.epoch, decision.carried[rank])
+        self.lost_mirrors = ()
+        if not carried:
+            self.markers.carry(self.epoch, decision.carried[rank])
 
     def rebuilt(self) -> None:
         """A process acknowledges that nothing is lost any more."""
@@ -88,7 +92,9 @@ class InMemoryRank(RetainedRank):
 class Process:
     """What a trainer process builds over retained memory."""
 
-    def __init__(self, rank: RetainedRank, kernels: Kernels = KERNELS, failpoints: Failpoints | None = None) -> None:
+    def __init__(
+        self, rank: RetainedRank, kernels: Kernels = KERNELS, failpoints: Failpoints | None = None, *, fused: bool = False
+    ) -> None:
         self.rank = rank
         self.marks = Marks(kernels, rank.markers, rank.epoch)
         gradients = rank.memory.address(GRADIENTS)
@@ -101,6 +107,7 @@ class Process:
             marks=self.marks,
             failpoints=failpoints or NoFailpoints(),
             gradient_address=lambda segment: gradients + 4 * segment.first,
+            fused=fused,
         )
         self.updater = ChunkUpdater(self.parts, rank.gradients)
 

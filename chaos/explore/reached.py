@@ -5,24 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from leto.core.geometry import SERIAL_SLOTS
+from chaos.explore.losses import NONE, Loss
+from leto.core.geometry import PIPELINED_SLOTS
 from leto.core.layout import TIER2, UNDO, parity_slot
 from leto.core.recovery import Action, Decision, Row
 from leto.core.repair import CopyPages, EncodeRows, Reconstruct, RepairPlan, XorPages
 
 if TYPE_CHECKING:
-    from chaos.explore.cases import Case
-    from chaos.explore.explorer import Explorer
+    from chaos.explore.cases import Again, Point
+    from chaos.explore.explorer import Explorer, Mirrors
     from chaos.explore.job import Job
+    from chaos.explore.tape import Frame
 
 REFUSED = "refused at H1 + 1"
+REFUSED_RECORDS = "refused without a record"
+REFUSED_MIRRORS = "refused without any mirror of a rank"
+LOST_MIRROR = "went on from the mirrors that were left"
+LOST_NEWEST = "lost every mirror that had the newest mark"
+TWO_SPEAK = "two parity slots spoke"
+SKIPPED = "a skipped step was finished"
+AGENT_IN_RECORD = "an agent died in a decision record"
+AGENT_IN_CARRY = "an agent died with words half carried over"
 REFUSED_BY_SPARE_ROW = "refused by a spare row"
 TORN_CHUNK = "rolled back a torn chunk"
+TORN_WITH_PARITY = "rolled back a chunk torn together with its parity"
 ONE_MIRROR = "a mark stood in one mirror only"
 AGAIN_IN_REPAIR = "died again inside a repair"
 AGAIN_IN_UPDATE = "died again inside the update"
+AGAIN_RANK_1 = "the other rank died again"
+AGAIN_LOST = "lost more pages before the first were rebuilt"
 DIFFERENT_ROWS = "two ranks resumed in different rows"
-SPEAKS = tuple(f"{parity_slot(slot)} spoke" for slot in range(SERIAL_SLOTS))
+SPEAKS = tuple(f"{parity_slot(slot)} spoke" for slot in range(PIPELINED_SLOTS))
 ROW_BY_TIER2 = "rebuilt a tier-1 row from tier 2"
 TIER2_BY_ROWS = "rebuilt tier 2 from its rows"
 BY_SLOT = "rebuilt data from a parity slot"
@@ -41,31 +54,56 @@ REPAIR_STEPS = ("reconstruct", "copy", "xor", "encode")
 REQUIRED = (
     *(f"decided {action.value}" for action in (Action.COLD, Action.RESTART, Action.FINISH, Action.ENDED)),
     *(f"resumed by {row.value}" for row in Row),
-    *(TORN_CHUNK, ONE_MIRROR, AGAIN_IN_REPAIR, AGAIN_IN_UPDATE, DIFFERENT_ROWS, *SPEAKS),
+    *(TORN_CHUNK, TORN_WITH_PARITY, ONE_MIRROR, AGAIN_IN_REPAIR, AGAIN_IN_UPDATE, DIFFERENT_ROWS, *SPEAKS),
     *(ROW_BY_TIER2, TIER2_BY_ROWS, BY_SLOT, BY_TIER1, OF_UNDO, GRADIENTS, ROWS_AGAIN, FETCHED_COPY),
-    *(CHECKED, UNCHECKED, LEFT, REFUSED, REFUSED_BY_SPARE_ROW),
+    *(CHECKED, UNCHECKED, LEFT, REFUSED, REFUSED_BY_SPARE_ROW, REFUSED_RECORDS, REFUSED_MIRRORS),
+    *(LOST_MIRROR, LOST_NEWEST, TWO_SPEAK, SKIPPED, AGENT_IN_RECORD, AGENT_IN_CARRY, AGAIN_RANK_1, AGAIN_LOST),
 )
 
 
-def at_crash(explorer: Explorer, case: Case, decision: Decision) -> set[str]:
+def at_crash(explorer: Explorer, points: tuple[Point, Point], mirrors: Mirrors, decision: Decision) -> set[str]:
+    if decision.action is Action.CHECKPOINT:
+        return {REFUSED_MIRRORS}
     marks = {f"decided {decision.action.value}"}
-    for number, point in enumerate(case.points):
+    for number, (point, lost) in enumerate(zip(points, mirrors, strict=True)):
         frame = explorer.frame(number, point)
-        state = frame.states[point.state]
-        account = explorer.job.invariants.accounts[number]
-        if frame.name.startswith("adam") and state.progress is not None and decision.action is Action.FINISH:
-            marks.add(TORN_CHUNK)
-        if state.mirrors == 1:
-            marks.add(ONE_MIRROR)
         if decision.action is Action.FINISH:
-            marks |= {f"{slot} spoke" for slot in account.speaks.values()}
+            marks |= set(_torn(frame, point.state, fused=explorer.shape.fused))
+        marks |= {ONE_MIRROR for lane in frame.states[point.state] if lane.mirrors == 1}
+        if lost:
+            marks.add(LOST_MIRROR if frame.seen(point.state, lost) == point.state else LOST_NEWEST)
+        if decision.action is Action.FINISH:
+            speaks = explorer.job.invariants.accounts[number].speaks
+            marks |= {f"{slot} spoke" for slot in speaks.values()}
+            marks |= {TWO_SPEAK} if len(speaks) > 1 else set()
+    if decision.action is Action.FINISH and decision.target in explorer.shape.skips:
+        marks.add(SKIPPED)
     return marks
 
 
-def at_second_crash(step: str) -> set[str]:
+def _torn(frame: Frame, state: int, *, fused: bool) -> Iterator[str]:
+    for name, lane in zip(frame.names, frame.states[state], strict=True):
+        if lane.progress is not None and name.startswith("adam"):
+            yield TORN_CHUNK
+        if lane.progress is not None and name.startswith("rs-update") and fused:
+            yield TORN_WITH_PARITY
+
+
+def at_hand_over(step: str) -> set[str]:
+    return {AGENT_IN_RECORD if step.startswith("decision") else AGENT_IN_CARRY}
+
+
+def at_refusal(loss: Loss) -> set[str]:
+    if loss.corrupt is not None:
+        return {REFUSED_BY_SPARE_ROW}
+    return {REFUSED_RECORDS if str(loss.refused).endswith("no parity") else REFUSED}
+
+
+def at_second_crash(again: Again, step: str) -> set[str]:
+    marks = {AGAIN_RANK_1} if again.rank == 1 else set()
     if step.startswith(REPAIR_STEPS):
-        return {AGAIN_IN_REPAIR}
-    return {AGAIN_IN_UPDATE} if step.startswith(("adam", "undo-restore", "rs-update")) else set()
+        return marks | {AGAIN_IN_REPAIR} | ({AGAIN_LOST} if again.loss != NONE else set())
+    return marks | ({AGAIN_IN_UPDATE} if step.startswith(("adam", "undo-restore", "rs-update")) else set())
 
 
 def at_the_end(job: Job) -> set[str]:

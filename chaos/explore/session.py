@@ -7,6 +7,7 @@ reloads one of them wrongly ends in other bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,7 +17,7 @@ from chaos.explore.rank import GRADIENTS, RATES, RetainedRank
 from chaos.explore.steps import Steps
 from leto.core.geometry import CODED_ARRAYS
 from leto.core.hooks import StateEntry
-from leto.core.records import IterationResult, LiveState, UpdateValues
+from leto.core.records import IterationResult, LiveState, LossScale, UpdateValues
 
 Floats = npt.NDArray[np.float32]
 SAMPLES = 4
@@ -28,11 +29,18 @@ def _noise(seed: tuple[int, ...], count: int) -> Floats:
     return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
 
 
+def _moved(scale: LossScale, *, skipped: bool) -> LossScale:
+    if skipped:
+        return replace(scale, scale=(float.fromhex(scale.scale) / 2).hex(), growth_tracker=0)
+    return replace(scale, growth_tracker=scale.growth_tracker + 1)
+
+
 class Session:
     """What a process holds beside retained memory; all of it is gone with a crash."""
 
-    def __init__(self, number: int, rank: RetainedRank, steps: Steps) -> None:
+    def __init__(self, number: int, rank: RetainedRank, steps: Steps, skips: frozenset[int]) -> None:
         self._number = number
+        self._skips = skips
         self._rank = rank
         self._steps = steps
         self._derived: Floats = np.zeros(rank.coded.element_count, np.float32)
@@ -40,6 +48,7 @@ class Session:
         self._draws = 0
         self._scheduler_steps = 0
         self._applied_steps = 0
+        self._loss_scale = LossScale(scale=(1024.0).hex(), growth_tracker=0, hysteresis_tracker=1)
 
     def initialise(self) -> None:
         """Coded state from the seed, when the job starts."""
@@ -64,18 +73,25 @@ class Session:
         after_backward()
 
     def prepare_update(self, iteration: int) -> tuple[UpdateValues, IterationResult]:
+        """A step that is skipped moves neither the schedule nor Adam's count of steps, but the loss scale (U25, U28)."""
         gradients = self._rank.array(GRADIENTS)
+        skipped = iteration in self._skips
         rates = self._rates()
-        self._scheduler_steps += 1
-        self._applied_steps += 1
+        self._scheduler_steps += not skipped
+        self._applied_steps += not skipped
+        self._loss_scale = _moved(self._loss_scale, skipped=skipped)
         values = UpdateValues(
-            iteration=iteration, skipped=False, applied_step=self._applied_steps, clip=(0.5).hex(), learning_rates=rates
+            iteration=iteration,
+            skipped=skipped,
+            applied_step=self._applied_steps,
+            clip="" if skipped else (0.5).hex(),
+            learning_rates=rates,
         )
         result = IterationResult(
             iteration=iteration,
             loss=float(gradients[0]).hex(),
-            grad_norm=float(np.abs(gradients).max()).hex(),
-            skipped=False,
+            grad_norm="" if skipped else float(np.abs(gradients).max()).hex(),
+            skipped=skipped,
             samples=tuple(range(self._cursor - SAMPLES, self._cursor)),
         )
         return values, result
@@ -93,7 +109,7 @@ class Session:
             scheduler_steps=self._scheduler_steps,
             applied_steps=self._applied_steps,
             learning_rates=self._rates(),
-            loss_scales=(),
+            loss_scales=(self._loss_scale,),
         )
 
     def restore_live(self, state: LiveState) -> None:
@@ -101,6 +117,7 @@ class Session:
         self._cursor = state.data_cursor
         self._scheduler_steps = state.scheduler_steps
         self._applied_steps = state.applied_steps
+        (self._loss_scale,) = state.loss_scales
 
     def set_applied_steps(self, applied_steps: int) -> None:
         """The step count of Adam is in the update's values."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property
+from itertools import product
 from typing import Protocol
 
 import numpy as np
@@ -57,6 +58,32 @@ MARK_STATES = tuple(State(f"{n} of {MIRRORS} mirrors marked", mirrors=n) for n i
 END = State("nothing left to do")
 KEY_STATES = 2
 """The first states of a step stand for the others where points are multiplied with points: not done, and half done."""
+
+KEY_PAIRS = KEY_STATES**2
+"""The first states of a cut of two lanes: every pair of these."""
+
+LaneStates = tuple[State, ...]
+"""The state of the next step of every lane: one in a serial plan, two in a pipelined one."""
+
+
+def together(lanes: Sequence[Sequence[State]]) -> tuple[LaneStates, ...]:
+    """The states of a crash with several lanes: none has begun, all are half done, all other pairs of these; then each lane in
+    every other state, while the others have not begun."""
+    if len(lanes) == 1:
+        return tuple((state,) for state in lanes[0])
+    untouched = tuple(states[0] for states in lanes)
+    half = tuple(states[min(1, len(states) - 1)] for states in lanes)
+    keys = [untouched, half, *product(*(states[:KEY_STATES] for states in lanes))]
+    rest = [(*untouched[:n], state, *untouched[n + 1 :]) for n, states in enumerate(lanes) for state in states[KEY_STATES:]]
+    return tuple(dict.fromkeys([*keys, *rest]))
+
+
+def seen(states: LaneStates, lost_mirrors: Collection[int], lanes: Sequence[State]) -> LaneStates:
+    """What a reader sees of it: a mark that stands in lost mirrors only is as good as not begun (``lanes``)."""
+    return tuple(
+        nothing if state.mirrors and set(range(state.mirrors)) <= set(lost_mirrors) else state
+        for state, nothing in zip(states, lanes, strict=True)
+    )
 
 
 class Crash(Exception):
@@ -121,7 +148,7 @@ class Write:
             return
         torn, missing = self._torn(state.progress)
         if state.garbage:
-            torn[missing] = _garbage(torn.size)[missing]
+            torn[missing] = garbage_of(torn.size)[missing]
         _store(self.targets, torn)
 
     def _torn(self, progress: float) -> tuple[Bytes, npt.NDArray[np.bool_]]:
@@ -182,24 +209,24 @@ class Store:
             self.publish(state.mirrors)
 
 
-def _view(target: Target) -> Bytes:
+def view(target: Target) -> Bytes:
     address, byte_count = target
     return np.ctypeslib.as_array((ctypes.c_uint8 * byte_count).from_address(address))
 
 
 def _read(targets: Sequence[Target]) -> Bytes:
-    return np.concatenate([_view(target) for target in targets])
+    return np.concatenate([view(target) for target in targets])
 
 
 def _store(targets: Sequence[Target], content: Bytes) -> None:
     at = 0
     for target in targets:
-        _view(target)[:] = content[at : at + target[1]]
+        view(target)[:] = content[at : at + target[1]]
         at += target[1]
 
 
 @cache
-def _garbage(byte_count: int) -> npt.NDArray[np.uint8]:
+def garbage_of(byte_count: int) -> npt.NDArray[np.uint8]:
     return np.random.default_rng(byte_count).integers(0, 256, byte_count, dtype=np.uint8)
 
 
@@ -207,6 +234,13 @@ class Driver(Protocol):
     """Decides what becomes of each step: ``take`` does it, or leaves it in one of its states and raises Crash."""
 
     def take(self, index: int, step: Step) -> None: ...
+
+
+class Through:
+    """Every step is done."""
+
+    def take(self, index: int, step: Step) -> None:
+        step.do()
 
 
 class Watch(Protocol):
@@ -288,10 +322,25 @@ class Steps:
         return self._kernels.equal_pages(left, right, page_bytes)
 
     def adam(self, chunk: AdamChunk, park: Park | None = None) -> None:
-        byte_count = 4 * sum(segment.count for segment in chunk.segments)
-        arrays = (chunk.master_address, chunk.exp_avg_address, chunk.exp_avg_sq_address)
-        targets = tuple((address, byte_count) for address in arrays)
-        self._kernel("adam", targets, lambda p: self._kernels.adam(chunk, p), Armed.IN_PLACE)
+        self._kernel("adam", _arrays(chunk), lambda p: self._kernels.adam(chunk, p), Armed.IN_PLACE)
+
+    def update_chunk(
+        self,
+        shape: CodeShape,
+        columns: Sequence[int],
+        chunk: AdamChunk,
+        parity: Sequence[int],
+        target: Sequence[int],
+        *,
+        adam_park: Park | None = None,
+        parity_park: Park | None = None,
+    ) -> None:
+        def run(p: Park | None) -> None:
+            early = p is not None and p.progress < 0.5  # half of the states are torn in the update, half in the parity
+            adam, coding = (p, None) if early else (None, p)
+            self._kernels.update_chunk(shape, columns, chunk, parity, target, adam_park=adam, parity_park=coding)
+
+        self._kernel("update-chunk", (*_arrays(chunk), *_pages(target, shape.page_bytes)), run, Armed.IN_PLACE)
 
     def fill(self, address: int, byte_count: int, pattern: int) -> None:
         run: Run = lambda p: self._kernels.fill(address, byte_count, pattern)  # noqa: E731
@@ -312,7 +361,7 @@ class Steps:
 
     def _kernel(self, name: str, targets: tuple[Target, ...], run: Run, armed: Armed = Armed.OUTPUT) -> None:
         aim, self._aim = self._aim, None
-        touched = self._touched(targets)
+        touched = self._memory.names_of(targets)
         if not touched:
             run(None)
             return
@@ -320,10 +369,6 @@ class Steps:
         if kernel is not None and site is not None:
             self._watch.before(kernel, site, touched)
         self._take(Write(lambda: _named(name, kernel, site, touched), touched, lambda: targets, run, armed))
-
-    def _touched(self, targets: Sequence[Target]) -> tuple[str, ...]:
-        found = {name: None for address, _ in targets if (name := self._memory.name_at(address)) is not None}
-        return tuple(found)
 
     def _take(self, step: Step) -> None:
         index = self.count
@@ -336,6 +381,11 @@ class Steps:
 
 def _pages(addresses: Sequence[int], page_bytes: int) -> tuple[Target, ...]:
     return tuple((address, page_bytes) for address in addresses)
+
+
+def _arrays(chunk: AdamChunk) -> tuple[Target, ...]:
+    byte_count = 4 * sum(segment.count for segment in chunk.segments)
+    return tuple((address, byte_count) for address in (chunk.master_address, chunk.exp_avg_address, chunk.exp_avg_sq_address))
 
 
 def _named(name: str, kernel: Kernel | None, site: Site | None, touched: tuple[str, ...]) -> str:

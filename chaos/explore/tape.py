@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from chaos.explore.cases import Point
-from chaos.explore.job import RANKS, Job, RankImage, Shape
-from chaos.explore.steps import END, Crash, State, Step
+from chaos.explore.job import RANKS, Job, RankImage
+from chaos.explore.lanes import Cut, Cuts, LaneStep, Plan
+from chaos.explore.shapes import Shape
+from chaos.explore.steps import END, MARK_STATES, WRITE_STATES, Crash, LaneStates, Step, seen, together
 from leto.core.geometry import CODED_ARRAYS
 from leto.core.layout import TIER2, tier1
 from leto.core.records import Header, IterationResult
+from leto.update.executor import PlanExecutor, UpdateParts
 from leto.update.record_slots import RecordSlots
 
 
 @dataclass(frozen=True)
 class Frame:
-    """One step of one rank: its name, and by state the rank's image after a crash there."""
+    """A point of one rank: its next step, one a lane, and by state the rank's image after a crash there.
 
-    name: str
-    states: tuple[State, ...]
+    Images of cuts off the plan's own order are kept of one rank; the other frames of such cuts have none.
+    """
+
+    names: tuple[str, ...]
+    states: tuple[LaneStates, ...]
     images: tuple[RankImage, ...]
+    on_path: bool = True
+
+    @property
+    def name(self) -> str:
+        return " | ".join(self.names)
+
+    def describe(self, state: int) -> str:
+        return f"{self.name}: {' | '.join(lane.name for lane in self.states[state])}"
+
+    def seen(self, state: int, lost_mirrors: Collection[int]) -> int:
+        """The state that the marks tell of when these mirrors are lost."""
+        return self.states.index(seen(self.states[state], lost_mirrors, self.states[0]))
 
 
 @dataclass
@@ -38,13 +56,6 @@ class Ending:
     contents: tuple[Mapping[str, bytes], ...]
     headers: tuple[Header, ...]
     told: Mapping[tuple[int, int], IterationResult]
-
-
-class Through:
-    """Every step is done."""
-
-    def take(self, index: int, step: Step) -> None:
-        step.do()
 
 
 class StopAt:
@@ -82,24 +93,109 @@ class _Recorder:
         self._job = job
         self._number = number
         self._tape = tape
+        self._within_cut: Callable[[Step], None] | None = None  # what becomes of a step while cuts are recorded
 
     def take(self, index: int, step: Step) -> None:
+        if self._within_cut is not None:
+            self._within_cut(step)
+            return
         before = self._job.image(self._number)
         images = [before]
         for state in step.states[1:]:
             step.leave(state)
             self._job.ranks[self._number].memory.wrote(step.touched)
-            images.append(self._image())
+            images.append(self.image())
             self._job.restore(self._number, before)
-        self._tape.frames.append(Frame(step.name, step.states, tuple(images)))
+        self._tape.frames.append(Frame((step.name,), together([step.states]), tuple(images)))
         step.do()
 
     def end(self) -> None:
-        self._tape.frames.append(Frame("the end", (END,), (self._image(),)))
+        self._tape.frames.append(Frame(("the end",), ((END,),), (self.image(),)))
 
-    def _image(self) -> RankImage:
+    def image(self) -> RankImage:
         self._job.invariants.parity_speaks(self._number)
         return self._job.image(self._number)
+
+    def run_plan(self, executor: PlanExecutor, parts: UpdateParts, plan: Plan) -> None:
+        """Every cut of a plan with two lanes becomes a frame, and the plan is done; a serial plan is recorded step by step."""
+        rank, iteration = self._job.ranks[self._number], self._job.invariants.accounts[self._number].iteration
+        if not rank.coded.protection.pipelined or iteration != self._job.shape.explored:
+            executor.run(plan)
+            return
+
+        def perform(step: LaneStep, within_cut: Callable[[Step], None]) -> None:
+            self._within_cut = within_cut
+            try:
+                if not step.is_mark:
+                    executor.run_unmarked(step.op)
+                elif step.op.publish is not None:
+                    parts.marks.publish(step.op.publish.word, step.op.publish.mark)
+            finally:
+                self._within_cut = None
+
+        with rank.memory.sharing():
+            walk = _CutWalk(self._job, self._number, Cuts(plan, rank.coded), perform, self.image)
+            self._tape.frames += walk.frames(off_path=self._number == OFF_PATH_RANK)
+
+
+OFF_PATH_RANK = 0
+"""The rank of which images are kept at every cut of its lanes."""
+
+
+class _CutWalk:
+    """Comes to each cut from one before it, by one step of one lane."""
+
+    def __init__(
+        self,
+        job: Job,
+        number: int,
+        cuts: Cuts,
+        perform: Callable[[LaneStep, Callable[[Step], None]], None],
+        image: Callable[[], RankImage],
+    ) -> None:
+        self._job = job
+        self._number = number
+        self._cuts = cuts
+        self._perform = perform
+        self._image = image
+        self._reached: dict[tuple[int, int], RankImage] = {}
+
+    def frames(self, *, off_path: bool) -> Iterator[Frame]:
+        for cut in self._cuts:
+            if cut.on_path or off_path:
+                self._come_to(cut)
+            if not cut.is_end:
+                yield self._frame(cut, kept=cut.on_path or off_path)
+
+    def _come_to(self, cut: Cut) -> None:
+        computed, copied = cut.done
+        compute, copy = self._cuts.lanes
+        if (computed - 1, copied) in self._reached:
+            self._do(compute[computed - 1], self._reached[computed - 1, copied])
+        elif (computed, copied - 1) in self._reached:
+            self._do(copy[copied - 1], self._reached[computed, copied - 1])
+        self._reached[cut.done] = self._image()
+
+    def _do(self, step: LaneStep, before: RankImage) -> None:
+        self._job.restore(self._number, before)
+        self._perform(step, lambda done: done.do())
+
+    def _frame(self, cut: Cut, *, kept: bool) -> Frame:
+        lanes = [(step, begin) for step, begin in zip(cut.coming, cut.may_begin, strict=True) if step is not None]
+        states = together([states_of(step, may_begin=begin) for step, begin in lanes])
+        images: list[RankImage] = []
+        for lefts in states if kept else ():
+            self._job.restore(self._number, self._reached[cut.done])
+            for (step, _), left, untouched in zip(lanes, lefts, states[0], strict=True):
+                if left != untouched:
+                    self._perform(step, lambda begun, left=left: begun.leave(left))  # type: ignore[misc]
+            images.append(self._image())
+        return Frame(tuple(step.name for step, _ in lanes), states, tuple(images), cut.on_path)
+
+
+def states_of(step: LaneStep, *, may_begin: bool) -> LaneStates:
+    states = MARK_STATES if step.is_mark else WRITE_STATES
+    return states if may_begin else states[:1]
 
 
 @dataclass(frozen=True)
@@ -126,6 +222,7 @@ def record(shape: Shape) -> Tape:
     job = Job(shape)
     tapes = tuple(RankTape() for _ in range(RANKS))
     recorders = [_Recorder(job, n, tape) for n, tape in enumerate(tapes)]
+    job.run_plan = lambda number, executor, parts, plan: recorders[number].run_plan(executor, parts, plan)
     job.at_barrier = lambda number: tapes[number].barriers.append(len(tapes[number].frames))
     job.run(job.start(), recorders)
     for recorder in recorders:
@@ -140,7 +237,8 @@ def ending_of(job: Job) -> Ending:
 
 def contents(job: Job, number: int) -> dict[str, bytes]:
     rank = job.ranks[number]
-    return rank.memory.contents([*CODED_ARRAYS, *(tier1(group) for group in range(rank.coded.group_count)), TIER2])
+    names = [*CODED_ARRAYS, *(tier1(group) for group in range(rank.coded.group_count)), TIER2]
+    return rank.memory.contents(name for name in names if name in rank.classes)
 
 
 def last_header(job: Job, number: int) -> Header:

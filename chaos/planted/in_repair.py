@@ -72,7 +72,7 @@ def spare_rows_not_checked(patch: Patch) -> None:
     patch.wrap(HostKernels, "reconstruct", fewest)
 
 
-@planted("U6", explored="spare row")
+@planted("U6", explored="bytes")
 def undo_in_other_columns(patch: Patch) -> None:
     """Pages of the undo buffer are solved in columns of other pages of their chunk."""
 
@@ -88,7 +88,7 @@ def undo_in_other_columns(patch: Patch) -> None:
     patch.wrap(repair._Planner, "_boundary_pages", wrong)
 
 
-@planted("U6", explored="bytes")
+@planted("U6", explored="spare row")
 def in_flight_solved_as_committed(patch: Patch) -> None:
     """Pages of the chunk in flight count as the last boundary, and those of the undo buffer as nothing."""
     patch.wrap(repair, "_standing", lambda standing: lambda *arguments: replace(standing(*arguments), in_flight=None))
@@ -135,7 +135,7 @@ def fetched_copy_not_restored(patch: Patch) -> None:
     patch.set(repair._Planner, "_copy_rows", skip)
 
 
-@planted("U11", explored="INV-G")
+@planted("U11", explored="bytes")
 def gradients_not_rebuilt(patch: Patch) -> None:
     """Lost gradients of an update that goes on are left as zeros."""
     patch.set(repair._Planner, "gradient_group", skip)

@@ -199,7 +199,7 @@ def write_back_forgotten(patch: Patch) -> None:
     patch.set(PlanExecutor, "_write_back", skip)
 
 
-@planted("U17", explored="spare row")
+@planted("U17", explored="bytes")
 def tier_2_forgotten(patch: Patch) -> None:
     """Tier 2 is never written back."""
     patch.set(PlanExecutor, "_tier2", skip)
@@ -228,7 +228,7 @@ def stale_parity(patch: Patch) -> None:
 # What an update computes with (U12, U28, U29)
 
 
-@planted("U12", explored="spare row", process="exact")
+@planted("U12", explored="bytes", process="exact")
 def clip_in_place(patch: Patch) -> None:
     """The clip factor is multiplied into the retained gradients, as Megatron's clipping does: redone, it applies twice."""
 

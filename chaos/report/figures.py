@@ -8,16 +8,20 @@ import plotly.graph_objects as go
 
 from chaos.report.summary import PHASES, RecoveryRow, ResourceRow
 
-_DASHES = {"reference": "solid", "control": "dot", "run": "dash"}
-"""Curves that coincide must all stay visible."""
+_LINES = {
+    "reference": {"width": 8, "color": "rgba(99,110,250,0.3)"},
+    "control": {"width": 3, "color": "#ef553b", "dash": "dot"},
+    "run": {"width": 1.5, "color": "#222"},
+}
+"""Curves that coincide must all stay visible: each is drawn inside the one before it."""
 _LABEL_ROOM = {"l": 150, "t": 20, "r": 20}
 
 
 def loss_figure(losses: Mapping[str, Mapping[int, float]], faults_at: Sequence[int]) -> str:
     figure = go.Figure()
     for name, curve in losses.items():
-        line = {"dash": _DASHES[name]}
-        figure.add_trace(go.Scatter(x=list(curve), y=list(curve.values()), name=name, mode="lines", line=line))
+        points = {"x": list(curve), "y": list(curve.values())}
+        figure.add_trace(go.Scatter(**points, name=name, mode="lines", line=_LINES[name]))
     for iteration in faults_at:
         figure.add_vline(x=iteration, line={"width": 1, "color": "rgba(200,40,40,0.35)"})
     figure.update_layout(xaxis_title="iteration", yaxis_title="loss", height=420, margin={"t": 20})

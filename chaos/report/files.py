@@ -28,6 +28,8 @@ def write_reports(record: Recorded, judged: Judged, *, fingerprint: Mapping[str,
         losses=_losses(record, (REFERENCE, CONTROL, RUN)),
         fingerprint=fingerprint,
         repeat=repeat,
+        began=record.entries[0],
+        planted=record.mutant,
     )
 
 

@@ -11,7 +11,7 @@ import jinja2
 import plotly.offline
 
 from chaos.report.figures import loss_figure, recovery_figure, resource_figure
-from chaos.report.summary import PHASES, FaultRow, loss_rows, recovery_rows, resource_rows, shadow_rows
+from chaos.report.summary import PHASES, FaultRow, fact_words, loss_rows, recovery_rows, resource_rows, shadow_rows
 from chaos.scenario import Scenario
 from chaos.schedule import plan_injections
 from chaos.verdict import Conclusion
@@ -30,8 +30,12 @@ def write_report(
     losses: Mapping[str, Mapping[int, float]],
     fingerprint: Mapping[str, Any],
     repeat: str,
+    began: Entry,
+    planted: str | None,
 ) -> None:
-    """``history`` is the run's journal; ``losses`` maps reference, control and run to rank 0's loss by iteration."""
+    """``history`` is the run's journal; ``losses`` maps reference, control and run to rank 0's loss by iteration.
+
+    ``began`` is the first entry of the whole journal, ``planted`` the name of a planted bug."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("chaos.report"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -53,6 +57,8 @@ def write_report(
         resource_figure=resource_figure(resources) if resources else "",
         fingerprint=json.dumps(fingerprint, indent=2),
         repeat=repeat,
+        planted=planted,
+        facts=fact_words(began, history, recoveries, fingerprint),
     )
     path.write_text(page, encoding="utf-8")
 

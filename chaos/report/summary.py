@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
 from chaos.schedule import Injection
 from verify.checkers import ENDINGS, Recovery, recoveries_in
@@ -52,7 +54,7 @@ class LossRow:
     rank: int
     page_class: str
     pages: tuple[str, ...]
-    rebuilt: str  # "25 of 33", all classes of the rank together; "" when nothing was repaired
+    rebuilt: str  # "25 rebuilt, 8 not needed", all classes of the rank together; "" when nothing was repaired
     budgets: tuple[str, ...]
 
 
@@ -142,6 +144,20 @@ def _seconds_since(later: Entry | None, earlier: Entry | None) -> float | None:
     return later.elapsed_s - earlier.elapsed_s if later is not None and earlier is not None else None
 
 
+def fact_words(
+    began: Entry, history: Sequence[Entry], recoveries: Sequence[RecoveryRow], fingerprint: Mapping[str, Any]
+) -> list[str]:
+    """What heads a report: when it ran, of which code, how long recoveries took."""
+    facts = [f"{began.utc[:16].replace('T', ' ')} UTC", f"code {str(fingerprint.get('git_revision') or 'unknown')[:12]}"]
+    if history:
+        facts.append(f"done after {history[-1].elapsed_s - began.elapsed_s:.0f} s")
+    times = [r.total_s for r in recoveries if r.total_s is not None]
+    if times:
+        middle, most = 1000 * median(times), 1000 * max(times)
+        facts.append(f"{len(times)} recoveries, kill to training again: median {middle:.0f} ms, slowest {most:.0f} ms")
+    return facts
+
+
 def loss_rows(history: Sequence[Entry]) -> list[LossRow]:
     return [_loss_row(entry, history) for entry in history if entry.name == "lose"]
 
@@ -155,9 +171,13 @@ def _loss_row(lose: Entry, history: Sequence[Entry]) -> LossRow:
         rank=f["rank"],
         page_class=f["page_class"],
         pages=tuple(f["pages"]),
-        rebuilt=f"{repaired['rebuilt']} of {repaired['pages']}" if repaired else "",
+        rebuilt=_rebuilt(repaired["rebuilt"], repaired["pages"]) if repaired else "",
         budgets=tuple(_budget(b) for b in repaired["budgets"]) if repaired else (),
     )
+
+
+def _rebuilt(rebuilt: int, lost: int) -> str:
+    return f"{rebuilt} rebuilt" + (f", {lost - rebuilt} not needed" if lost > rebuilt else "")
 
 
 def _budget(budget: Mapping[str, int | str]) -> str:

@@ -5,6 +5,7 @@
     ├── RetainedStateError   the pool refuses: unknown name, other size, stale epoch, arena full
     │   └── FencedError      the caller belongs to an epoch that a decision has ended (INV-F)
     ├── Unrecoverable        more is lost than the code can solve: leads to the checkpoint fallback (U54)
+    ├── UnenrolledState      compute changes state that no record holds (U30): the job refuses to run
     ├── ProtocolViolation    an invariant broke: a bug, the job stops
     ├── WireError            a malformed or unexpected message on a control socket
     └── JobError             the job cannot go on: a process did not start, a deadline passed
@@ -31,6 +32,10 @@ class FencedError(RetainedStateError):
 
 class Unrecoverable(LetoError):
     """More pages are lost than their parity can solve; the message says what and how many."""
+
+
+class UnenrolledState(LetoError):
+    """Compute changed state that no record holds; the message says what it is and how it is enrolled."""
 
 
 class ProtocolViolation(LetoError):

@@ -17,7 +17,7 @@ the slot that W0 has read, and is behind T0 in its lane.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -33,6 +33,7 @@ class OpKind(Enum):
     RESTORE = "restore"  # recovery only: C_j <- U
     UPDATE = "update"  # 9: C_j <- Update(C_j, G_j) in place
     PARITY = "parity"  # 10: Q' <- Q xor RS_j(U xor C_j)
+    UPDATE_AND_PARITY = "update-and-parity"  # 9 and 10 in one pass over the chunk, which loads every page once
     COMMIT = "commit"  # 11: the mark itself makes Q' speak
     WRITE_BACK = "write-back"  # 12: H_i <- Q
     TIER2 = "tier2"  # T_i <- xor of H_i's rows, taken from Q
@@ -70,7 +71,7 @@ class Operation:
     group: int
     chunk: int | None = None  # global chunk number, None for operations on a whole group
     source_slot: int = 0  # parity slot that speaks before the operation
-    target_slot: int = 0  # parity slot it writes; differs from source_slot for PARITY only (never in place)
+    target_slot: int = 0  # parity slot it writes; differs from source_slot where parity is updated (never in place)
     lane: Lane = Lane.COMPUTE
     depends_on: tuple[int, ...] = ()
     publish: Publish | None = None
@@ -102,11 +103,13 @@ def speaking_slot(geometry: CodedGeometry, group: int, commits: int) -> int:
     return scratch if commits % 2 else home
 
 
-def plan_update(geometry: CodedGeometry, iteration: int, progress: Progress, *, skipped: bool = False) -> tuple[Operation, ...]:
+def plan_update(
+    geometry: CodedGeometry, iteration: int, progress: Progress, *, skipped: bool = False, fused: bool = False
+) -> tuple[Operation, ...]:
     """What is still to do of update ``iteration`` on a rank that came as far as ``progress``.
 
     A skipped step (U25) is an empty plan. Words of another iteration count as nothing done. The plan's own order is one of the
-    orders that its lanes allow.
+    orders that its lanes allow. ``fused`` joins operations 9 and 10 of AdamW; either kind of plan resumes what the other left.
     """
     if skipped:
         return ()
@@ -115,7 +118,22 @@ def plan_update(geometry: CodedGeometry, iteration: int, progress: Progress, *, 
     if progress.phase >= Phase.COMPLETE:
         return ()
     steps = list(_remaining(geometry, iteration, progress))
+    if fused:
+        steps = list(_in_one_pass(geometry, steps))
     return tuple(_on_lanes(steps) if geometry.protection.pipelined else _on_one_lane(steps))
+
+
+def _in_one_pass(geometry: CodedGeometry, steps: Sequence[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """Every update that its parity follows becomes one with it, where the kernels update the chunk. UPDATED is not published:
+    until the commit every mark of a chunk says the same, that its undo copy is whole."""
+    both = [OpKind.UPDATE, OpKind.PARITY]
+    by_kernels = geometry.regions[0].chunks
+    kinds = [step["kind"] if step.get("chunk") in by_kernels else None for step in steps]
+    for n, step in enumerate(steps):
+        if kinds[n - 1 : n + 1] == both:
+            yield {**step, "kind": OpKind.UPDATE_AND_PARITY}
+        elif kinds[n : n + 2] != both:
+            yield step
 
 
 def _on_one_lane(steps: Iterable[dict[str, object]]) -> Iterator[Operation]:
@@ -130,7 +148,7 @@ def _on_lanes(steps: Iterable[dict[str, object]]) -> Iterator[Operation]:
         awaited = None
         if op.kind is OpKind.FETCH:
             fetches[op.group] = op.index
-        elif op.kind is OpKind.PARITY:
+        elif op.kind in (OpKind.PARITY, OpKind.UPDATE_AND_PARITY):
             awaited = fetches.pop(op.group, None)
         elif op.kind is OpKind.COMMIT:
             commits[op.group] = op.index

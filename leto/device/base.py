@@ -191,6 +191,26 @@ class Kernels(Protocol):
         """AdamW on one chunk in place, bit-equal to torch's non-fused AdamW (docs/architecture.md names the arithmetic)."""
         ...
 
+    def update_chunk(
+        self,
+        shape: CodeShape,
+        columns: Sequence[int],
+        chunk: AdamChunk,
+        parity: Sequence[int],
+        target: Sequence[int],
+        *,
+        adam_park: Park | None = None,
+        parity_park: Park | None = None,
+    ) -> None:
+        """``adam`` on the chunk, and target <- parity updated by what that changes, in one pass (lines 9 and 10).
+
+        The bits of ``adam`` followed by ``update_parity``. Each array of the chunk is whole pages in one piece; ``columns`` are
+        those of the pages of master, then of exp_avg, then of exp_avg_sq. Elements behind the segments' last are padding and
+        stay. Work goes over all pages at once, data before parity: the progress of both parks is in bytes of a page, and
+        before the point data and parity are done, in every page.
+        """
+        ...
+
     def fill(self, address: int, byte_count: int, pattern: int) -> None:
         """Every aligned 32-bit word of the range becomes ``pattern``."""
         ...

@@ -9,6 +9,10 @@ has; the environment variable LETO_KERNEL (portable, avx2 or gfni) forces one. W
                                progress * page_bytes, rounded down to a word
     adam                       elements before the point are done; of the ADAM_BLOCK elements from the point on, master is
                                decayed but not stepped, exp_avg is new, exp_avg_sq is old; the rest is untouched
+    update_chunk               in every page of the chunk and of the target everything before the point is done, where the
+                               point is as for encode; behind it are torn or done, and nothing else is touched:
+                                   adam_park      elements of the first page of each array, as adam leaves them
+                                   parity_park    the data of one strip, whose parity is untouched
 """
 
 from __future__ import annotations
@@ -94,14 +98,40 @@ class HostKernels:
         return _kernels.equal_pages(left, right, page_bytes)
 
     def adam(self, chunk: AdamChunk, park: Park | None = None) -> None:
-        _kernels.adam(
+        _kernels.adam(*self._adam_arguments(chunk), _armed(park))
+
+    def update_chunk(
+        self,
+        shape: CodeShape,
+        columns: Sequence[int],
+        chunk: AdamChunk,
+        parity: Sequence[int],
+        target: Sequence[int],
+        *,
+        adam_park: Park | None = None,
+        parity_park: Park | None = None,
+    ) -> None:
+        _kernels.update_chunk(
+            thread_scratch(),
+            1,
+            shape.page_bytes,
+            shape.tier1_pages,
+            columns,
+            *self._adam_arguments(chunk),
+            parity,
+            target,
+            _armed(adam_park),
+            _armed(parity_park),
+        )
+
+    def _adam_arguments(self, chunk: AdamChunk) -> tuple[int, int, int, list[_kernels.Segment], bool, int]:
+        return (
             chunk.master_address,
             chunk.exp_avg_address,
             chunk.exp_avg_sq_address,
             [_segment(segment) for segment in chunk.segments],
             self._fused_multiply_add,
             self._sqrt_address,
-            _armed(park),
         )
 
     def fill(self, address: int, byte_count: int, pattern: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from leto.core.errors import ProtocolViolation
+from leto.core.errors import ConfigError, ProtocolViolation
 from leto.core.records import LossScale, TensorImage, bytes_to_text, text_to_bytes
 from leto.megatron.mcore import get_moe_layer_wise_logging_tracker, tensor_parallel
 
@@ -81,8 +82,17 @@ def restore_loss_scales(scales: Sequence[LossScale], chained: Any) -> None:
         scaler.load_state_dict({"scale": scale, **trackers})
 
 
+def enrolled_buffers(model: torch.nn.Module, patterns: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The model's buffers that compute changes, by name. Raises ConfigError for a pattern that names none."""
+    buffers = dict(model.named_buffers())
+    for pattern in patterns:
+        if not fnmatch.filter(buffers, pattern):
+            raise ConfigError(f"mutable: the model has no buffer {pattern!r}; it has {', '.join(sorted(buffers)) or 'none'}")
+    return {name: buffers[name] for name in buffers if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)}
+
+
 def capture_mutable(buffers: Mapping[str, torch.Tensor]) -> dict[str, TensorImage]:
-    """State that the compute phase changes outside gradients: the model's buffers and the MoE aux-loss tracker."""
+    """State that the compute phase changes outside gradients: the enrolled buffers and the MoE aux-loss tracker."""
     images = {_BUFFER + name: _image(buffer) for name, buffer in buffers.items()}
     for name, entry in get_moe_layer_wise_logging_tracker().items():
         images[_AUX_LOSS + name] = _image(entry["values"])

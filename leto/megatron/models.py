@@ -35,6 +35,8 @@ class LossScaling:
 class ModelSpec:
     """A model and its recipe. Sizes in elements, batch sizes in samples, ``global_batch`` over all ranks.
 
+    ``mutable`` enrols the buffers that compute changes, by name; ``*`` stands for anything (U30).
+
     ``key_value_heads`` are shared by equal groups of ``heads`` query heads. ``ffn`` is the width of an MLP, or of each expert.
     """
 
@@ -61,6 +63,7 @@ class ModelSpec:
     clip: float
     warmup_fraction: float
     loss_scaling: LossScaling
+    mutable: tuple[str, ...]
 
     def micro_batches(self, data_parallel: int) -> int:
         """Micro-batches of one rank in one iteration."""
@@ -96,6 +99,7 @@ _OLMOE_TINY = ModelSpec(
     clip=0.01,
     warmup_fraction=0.1,
     loss_scaling=LossScaling(initial=2.0**20, growth_interval=4, hysteresis=2),
+    mutable=("decoder.layers.*.mlp.router.expert_bias",),
 )
 
 # A scale model of the small dense models of Qwen3 (paper A.1): RMSNorm, SwiGLU, query and key norms, key and value heads
@@ -109,6 +113,7 @@ _QWEN_TINY = replace(
     key_value_heads=2,
     ffn=448,
     moe=None,
+    mutable=(),
     tied_embeddings=True,
     dropout=0.0,
 )
@@ -122,9 +127,9 @@ _QWEN_WIDE = replace(
     hidden=1024,
     heads=8,
     ffn=4096,
-    sequence=32,
+    sequence=16,
     micro_batch=1,
-    global_batch=2,
+    global_batch=4,
 )
 
 MODELS = {spec.name: spec for spec in (_OLMOE_TINY, _QWEN_TINY, _QWEN_WIDE)}

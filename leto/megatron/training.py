@@ -23,6 +23,7 @@ from leto.megatron.corpus import shakespeare, tokenizer
 from leto.megatron.data import batch, gpt_dataset, sample_index
 from leto.megatron.models import model_spec
 from leto.megatron.shards import owned_shards
+from leto.megatron.unenrolled import BuiltState
 
 CLIP_EPSILON = 1.0e-6
 """Megatron's clip_grad_by_total_norm_fp32 adds it to the norm."""
@@ -80,6 +81,8 @@ class TrainingSession:
         self.data_cursor = 0
         self.consumed_samples = 0
         self.applied_steps = 0
+        enrolled = live.enrolled_buffers(self.model, self.spec.mutable)
+        self._built_state = BuiltState(self.model, enrolled.__contains__)
 
     def _create_moments(self) -> None:
         """Optimizers would create their state at the first step; it must have names and places before."""
@@ -150,8 +153,10 @@ class TrainingSession:
     def prepare_update(self, iteration: int) -> tuple[UpdateValues, IterationResult]:
         """The step up to the first write of coded state: final gradients, never clipped in place, and the update's values.
 
-        Afterwards ``live_state`` is what iteration + 1 starts from (POST's ``next_live``). Collective.
+        Afterwards ``live_state`` is what iteration + 1 starts from (POST's ``next_live``). Collective. Raises UnenrolledState
+        when compute has changed what ``live_state`` does not say.
         """
+        self._built_state.refuse_changes(iteration)
         skipped = self.optimizer.prepare_grads()
         norm = None if skipped else self.optimizer.get_grad_norm()
         rates = self.learning_rates()  # before the scheduler moves them
@@ -231,7 +236,7 @@ class TrainingSession:
             applied_steps=self.applied_steps,
             learning_rates=self.learning_rates(),
             loss_scales=live.capture_loss_scales(self.optimizer),
-            mutable=live.capture_mutable(dict(self.model.named_buffers())),
+            mutable=live.capture_mutable(live.enrolled_buffers(self.model, self.spec.mutable)),
         )
 
     def restore_live(self, state: LiveState) -> None:
@@ -244,7 +249,7 @@ class TrainingSession:
             raise ProtocolViolation(f"the schedule at {state.scheduler_steps} does not give the recorded learning rates")
         self.set_applied_steps(state.applied_steps)
         live.restore_loss_scales(state.loss_scales, self.optimizer)
-        live.restore_mutable(state.mutable, dict(self.model.named_buffers()))
+        live.restore_mutable(state.mutable, live.enrolled_buffers(self.model, self.spec.mutable))
         live.restore_generators(state.generators)  # last: nothing above may draw from them
 
     def entries(self) -> Iterator[StateEntry]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leto.core.config import JobConfig
-from leto.core.errors import LetoError
+from leto.core.errors import LetoError, ProtocolViolation
 from leto.memory.wire import Channel, close_all
 from leto.runtime.messages import TRAINER_CODEC, Promote, Report
 
@@ -71,9 +71,12 @@ class AgentLink:
 
     @contextmanager
     def reporting_fatal(self) -> Iterator[None]:
-        """A LetoError is deterministic: forking again would only repeat it, so the agent is told."""
+        """A LetoError is deterministic: forking again would only repeat it, so the agent is told. Its words say all, unless it
+        is a bug of ours."""
         try:
             yield
         except LetoError as error:
             self.report("fatal", kind=type(error).__name__, reason=str(error))
-            raise
+            if isinstance(error, ProtocolViolation):
+                raise
+            raise SystemExit(str(error)) from None

@@ -56,12 +56,13 @@ class Built:
         self.regions.drop()
 
     def create(self, pool: Pool) -> None:
-        """A cold start: retained memory is made and receives the initial values."""
-        names = [a.name for a in self.regions.allocations if a.page_class in _INITIAL]
-        initial = {name: self.regions.bytes(name).copy() for name in names}
-        pool.obtain(self.regions, self.regions.allocations, self._identity(), create=True)
-        for name, values in initial.items():
-            self.regions.bytes(name)[:] = values
+        """A cold start: retained memory is made and receives the initial values, of one allocation after the other, so that the
+        state is not held a third time."""
+        for allocation in self.regions.allocations:
+            values = self.regions.bytes(allocation.name).copy() if allocation.page_class in _INITIAL else None
+            pool.obtain(self.regions, [allocation], self._identity(), create=True)
+            if values is not None:
+                self.regions.bytes(allocation.name)[:] = values
 
     def take_over(self, pool: Pool) -> None:
         """Retained values win. Never creates: an allocation that is not there is an error (U41)."""

@@ -228,8 +228,7 @@ class Job:
 
 def _fatal_end(failure: Failure) -> JobEnd:
     status = "refused" if failure.refused else "failed"
-    fallback = "; no checkpoint configured" if failure.refused else ""
-    return JobEnd(status=status, reason=f"rank {failure.rank}: {failure.cause}{fallback}")
+    return JobEnd(status=status, reason=f"rank {failure.rank}: {failure.cause}")
 
 
 def _reader(pool: PoolAgent, epoch: int, lost: Sequence[int]) -> Callable[[], Progress]:

@@ -161,6 +161,7 @@ class Trainer:
             marks=marks,
             failpoints=self._context.failpoints,
             gradient_address=retained.GradientAddresses(built.session).of,
+            fused=built.adam == built.kernels.adam,  # torch's update (U46) is no pass in which parity could follow
             muon=torch_muon(built.session),
         )
         updater: Updater = plugins.load(built.config.updater)(parts, built.gradients)

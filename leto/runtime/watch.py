@@ -8,13 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from leto.core.config import JobConfig
-from leto.core.errors import Unrecoverable
+from leto.core.errors import UnenrolledState, Unrecoverable
 from leto.core.events import Event, Observer
 from leto.runtime.generation import Death, Generation, poll
 from leto.runtime.messages import Report
 from leto.runtime.process import describe_code, last_line
 from leto.runtime.services import Services
 from leto.runtime.standby import Standby
+
+_REFUSALS = {
+    Unrecoverable.__name__: "unrecoverable: {}; no checkpoint configured",
+    UnenrolledState.__name__: "state that is not enrolled: {}",
+}
+"""What a trainer raises where the job itself decides not to go on, in words (U30, U54)."""
 
 _PEER_END_S = 0.5
 """How long the end of a killed trainer may be seen after that of a peer which raised because of it."""
@@ -109,9 +115,9 @@ class Watch:
     def _on_report(self, report: Report) -> Failure | None:
         rank = int(report.fields["rank"])
         if report.name == "fatal":
-            refused = report.fields["kind"] == Unrecoverable.__name__
-            kind = "unrecoverable" if refused else report.fields["kind"]
-            return Failure(rank=rank, cause=f"{kind}: {report.fields['reason']}", fatal=True, refused=refused)
+            kind, reason = report.fields["kind"], report.fields["reason"]
+            cause = _REFUSALS.get(kind, f"{kind}: {{}}").format(reason)
+            return Failure(rank=rank, cause=cause, fatal=True, refused=kind in _REFUSALS)
         if report.name in ("iteration", "training"):
             self._deadline_s = time.monotonic() + self._config.timeouts.iteration_s
         if report.name == "finished":

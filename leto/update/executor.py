@@ -39,6 +39,7 @@ class RetainedAddresses(Protocol):
 class UpdateParts:
     """Everything an updater works with. ``gradient_address`` gives the fp32 gradient of a segment's first element.
 
+    ``fused`` says that ``adam`` is the kernels' own, so that they may update a chunk and its parity in one pass.
     ``muon`` may be absent where the rank has no matrices that it updates.
     """
 
@@ -50,6 +51,7 @@ class UpdateParts:
     marks: Marks
     failpoints: Failpoints
     gradient_address: Callable[[Segment], int]
+    fused: bool = False
     muon: Muon | None = None
 
     @property
@@ -93,6 +95,7 @@ class PlanExecutor:
             OpKind.RESTORE: self._restore,
             OpKind.UPDATE: self._update,
             OpKind.PARITY: self._parity,
+            OpKind.UPDATE_AND_PARITY: self._update_and_parity,
             OpKind.COMMIT: self._commit,
             OpKind.WRITE_BACK: self._write_back,
             OpKind.TIER2: self._tier2,
@@ -161,6 +164,18 @@ class PlanExecutor:
             parts.rows(parity_slot(op.source_slot)),
             parts.rows(parity_slot(op.target_slot)),
             self._armed(Kernel.RS_UPDATE, op),
+        )
+
+    def _update_and_parity(self, op: Operation) -> None:
+        parts, chunk = self._parts, _chunk_of(op)
+        parts.kernels.update_chunk(
+            parts.shape,
+            [p.column for p in parts.coded.chunk_pages(chunk)],
+            self._adam_chunk(chunk),
+            parts.rows(parity_slot(op.source_slot)),
+            parts.rows(parity_slot(op.target_slot)),
+            adam_park=self._armed(Kernel.ADAM, op),
+            parity_park=self._armed(Kernel.RS_UPDATE, op),
         )
 
     def _commit(self, op: Operation) -> None:

@@ -57,7 +57,7 @@ class Lanes:
 
     def halt(self, op: Operation) -> None:
         """Called by the thread that performs ``op``, before it has written anything: from now until ``op`` returns the other
-        lane stands between two operations. If both ask, one goes first."""
+        lane stands between two operations. Asking twice is asking once; if both lanes ask, one goes first."""
         with self._changed:
             self._halts.add(op.lane)
             self._inside.discard(op.lane)

@@ -42,8 +42,10 @@ class ChunkUpdater:
 
     def run(self, values: UpdateValues, progress: Progress) -> None:
         """Everything that is still to do of the update, from where ``progress`` says it stopped (lines 5-12)."""
-        lanes = Lanes(plan_update(self._parts.coded, values.iteration, progress, skipped=values.skipped))
-        lanes.run(PlanExecutor(self._parts, values, before_armed=lanes.halt).run_marked)
+        parts = self._parts
+        plan = plan_update(parts.coded, values.iteration, progress, skipped=values.skipped, fused=parts.fused)
+        lanes = Lanes(plan)
+        lanes.run(PlanExecutor(parts, values, before_armed=lanes.halt).run_marked)
 
     def encode_state(self) -> None:
         """Both tiers from the data, for a cold start (U53)."""

@@ -54,6 +54,20 @@ PLANTS = (
         after="transform<V, 3>, transform<V, 3>},",
         rows=VECTOR_ROWS,
     ),
+    Plant(
+        name="one bit of what an update in one pass changes",
+        file="adam_block.h",
+        before="v_delta[i] = changed_bits(v_old, v[i]);",
+        after="v_delta[i] = changed_bits(v_old, v[i]) ^ (i == 255);",
+        rows=("portable", *VECTOR_ROWS),
+    ),
+    Plant(
+        name="padding of a chunk counts as changed",
+        file="chunk_update.cpp",
+        before="std::fill(strips[a] + (last - first), strips[a] + bytes / 4, 0u);",
+        after="std::fill(strips[a] + (last - first), strips[a] + bytes / 4, 1u);",
+        rows=("portable", *VECTOR_ROWS),
+    ),
 )
 
 

@@ -31,9 +31,11 @@ def target_of(rank: InMemoryRank, op: Operation) -> list[Page]:
     """Pages the operation writes: after a crash inside it they hold anything."""
     p = rank.coded.protection
     rows = range(p.tier1_pages)
+    chunk = [] if op.chunk is None else [placed.page for placed in rank.coded.chunk_pages(op.chunk)]
     if op.kind in (OpKind.UPDATE, OpKind.RESTORE):
-        assert op.chunk is not None
-        return [placed.page for placed in rank.coded.chunk_pages(op.chunk)]
+        return chunk
+    if op.kind is OpKind.UPDATE_AND_PARITY:
+        return [*chunk, *(Page(parity_slot(op.target_slot), k) for k in rows)]
     if op.kind is OpKind.SAVE_UNDO:
         return [Page(UNDO, k) for k in range(p.chunk_pages)]
     if op.kind in (OpKind.FETCH, OpKind.PARITY):

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "chunk_update.h"
 #include "copy.h"
 #include "gf32.h"
 #include "rows.h"
@@ -138,6 +139,64 @@ void check(const Case& checked, Scratch& scratch, std::mt19937& random) {
   }
 }
 
+// A chunk's arrays with exact ends, master first; three segments under different scalars.
+struct Chunk {
+  Pages arrays, gradient;
+  std::vector<AdamSegment> segments;
+
+  Chunk(size_t array_bytes, size_t elements, std::mt19937& random)
+      : arrays(3, array_bytes, true, random), gradient(1, elements * 4, true, random) {
+    for (size_t a = 0; a < 3; ++a) fill(arrays.addresses()[a], array_bytes / 4, random);
+    fill(gradient.addresses()[0], elements, random);
+    const AdamScalars plain{false, false, 1, 1, 0.1f, 0.95f, 0.05f, 0.7f, 1e-8f, -1e-3f};
+    const AdamScalars all{true, true, 0.5f, 0.999f, 0.1f, 0.95f, 0.05f, 0.7f, 1e-8f, -2e-3f};
+    const AdamScalars far{true, false, 0.25f, 1, 0.75f, 0.9f, 0.1f, 0.6f, 1e-6f, -1e-3f};
+    const size_t cuts[] = {0, elements / 3, elements / 3 * 2 + 1, elements};
+    for (size_t n = 0; n < 3; ++n) {
+      const size_t first = std::min(cuts[n], elements), stop = std::min(cuts[n + 1], elements);
+      segments.push_back({stop - first, gradient.addresses()[0] + first * 4, n == 0 ? plain : n == 1 ? all : far});
+    }
+  }
+
+  // Positive, as squares are.
+  static void fill(Address array, size_t count, std::mt19937& random) {
+    std::uniform_real_distribution<float> values(0.001f, 1.0f);
+    for (size_t i = 0; i < count; ++i) at<float>(array)[i] = values(random);
+  }
+
+  AdamChunk chunk() const {
+    return {arrays.addresses()[0], arrays.addresses()[1], arrays.addresses()[2], segments, true, nullptr};
+  }
+};
+
+// Update and parity in one pass against the two of them. `missing` elements are padding.
+void check_fused(const Case& checked, size_t missing, Scratch& scratch, std::mt19937& random) {
+  const size_t array_pages = checked.columns.size() / 3, array_bytes = array_pages * checked.page_bytes;
+  const Code code{checked.page_bytes, checked.tier1};
+  const Run run{scratch, checked.threads};
+  std::mt19937 twin(random);
+  const Chunk fused(array_bytes, array_bytes / 4 - missing, random), apart(array_bytes, array_bytes / 4 - missing, twin);
+  const Pages before(3, array_bytes, true, random), parity(checked.tier1, checked.page_bytes, true, random);
+  const Pages target(checked.tier1, checked.page_bytes, true, random), wanted(checked.tier1, checked.page_bytes, true, random);
+  Addresses undo, data;
+  for (size_t a = 0; a < 3; ++a) {
+    memcpy(at<void>(before.addresses()[a]), at<void>(apart.arrays.addresses()[a]), array_bytes);
+    for (size_t k = 0; k < array_pages; ++k) {
+      undo.push_back(before.addresses()[a] + k * checked.page_bytes);
+      data.push_back(apart.arrays.addresses()[a] + k * checked.page_bytes);
+    }
+  }
+  update_chunk(run, code, checked.columns, fused.chunk(), parity.addresses(), target.addresses(), std::nullopt, std::nullopt);
+  adam(apart.chunk(), std::nullopt);
+  update_parity(run, code, checked.columns, undo, data, parity.addresses(), wanted.addresses(), std::nullopt);
+  for (size_t a = 0; a < 3; ++a) {
+    expect(fused.arrays.equals(apart.arrays, a, a), checked, "a fused update differs from adam");
+  }
+  for (uint32_t j = 0; j < checked.tier1; ++j) {
+    expect(target.equals(wanted, j, j), checked, "a fused update differs from updating the parity of what adam changed");
+  }
+}
+
 void check_xor(std::mt19937& random) {
   for (const size_t bytes : {1, 63, 64, 257, 5000, 300000}) {
     for (const size_t count : {1, 2, 5, 16}) {
@@ -183,5 +242,15 @@ int main() {
   check({16, range(3, 2), (320 << 10) + 64, true, 3}, scratch, random);
   check({1, range(3, 4), 5 << 20, true, 2}, scratch, random);
   check_xor(random);
+  for (const uint32_t tier1 : {1, 3, 16}) {
+    for (const uint32_t array_pages : {1, 5, 21}) {
+      for (const size_t page_bytes : {64, 260, 5 * 4096 + 4}) {
+        for (const size_t missing : {0, 7}) {
+          check_fused({tier1, range(13, 3 * array_pages), page_bytes, true, 1}, missing, scratch, random);
+        }
+      }
+    }
+  }
+  check_fused({16, range(63, 63), 320 << 10, true, 3}, 100'000, scratch, random);
   std::printf("%s: %zu codes agree with the definition\n", row().name, cases + 3);
 }

@@ -107,6 +107,7 @@ def test_kills_that_park_nobody_while_both_lanes_run(tmp_path: Path) -> None:
     )
     decisions = check(tmp_path, injections, PIPELINED)
     assert len(decisions) == len(injections)
+    assert [iteration for action, iteration in decisions if action == "finish"], "no kill hit an update"
 
 
 def test_a_kill_while_a_chunk_is_being_restored(tmp_path: Path) -> None:

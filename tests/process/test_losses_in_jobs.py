@@ -8,6 +8,8 @@ import pytest
 
 from chaos.faults.memory import can_poison
 from chaos.offline import rebuild_reports
+from chaos.targets.lost_pages import RankGeometry, geometry_path
+from leto.core.geometry import CODED_ARRAYS
 from verify.history import Entry, read_journal
 
 pytestmark = [
@@ -75,6 +77,17 @@ def test_the_whole_budget_is_used_wherever_the_pages_lie(name: str, unchecked: i
     used = [budget["lost_pages"] + budget["lost_rows"] for budget in budgets]
     assert max(used) == 16
     assert used.count(16) == unchecked
+
+
+@pytest.mark.slow
+def test_two_gibibytes_at_the_geometry_of_the_paper(tmp_path: Path) -> None:
+    entries = passed(tmp_path, "full-geometry")
+    geometry = RankGeometry.read(geometry_path(tmp_path / "full-geometry" / "latest" / "jobs" / "run", 0)).coded
+    assert geometry.group_count == 2
+    assert len(CODED_ARRAYS) * geometry.array_bytes >= 2 << 30
+    assert [e.fields["level"] for e in entries if e.name == "recovered"][-1] == "L3"
+    budgets = [budget for e in entries if e.name == "repaired" for budget in e.fields["budgets"]]
+    assert max(budget["lost_pages"] for budget in budgets) == 16
 
 
 def test_one_mirror_of_a_marker_is_enough(tmp_path: Path) -> None:

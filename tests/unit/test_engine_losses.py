@@ -124,8 +124,8 @@ def test_an_expected_refusal_passes_with_its_reason(tmp_path: Path) -> None:
     judged = bench.run(run=Script(refuse_after_fault="unrecoverable: 5 of 6 pages"))
     assert judged.conclusion.exit_code == 0, judged.conclusion
     assert judged.conclusion.reason == (
-        "loss exact at 2 of 9, state exact at 2 of 9, as far as it came; 5 of 5 lost pages found; no parity was needed;"
-        " refused as expected: unrecoverable: 5 of 6 pages"
+        "loss exact at 2 of 9, state exact at 2 of 9, as far as it came; 5 of 5 lost pages found; the job refused before any"
+        " was rebuilt; refused as expected: unrecoverable: 5 of 6 pages"
     )
 
 

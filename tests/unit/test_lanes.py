@@ -165,6 +165,7 @@ def halted_at(kind: OpKind, group: int, hold_s: float = 0.0, timeout_s: float = 
     def arm(op: Operation) -> None:
         if op.index == armed:
             lanes.halt(op)
+            lanes.halt(op)  # as by an operation with two kernels, both of which are armed
             recorder.seen.append(("parked", op.index))
             pause.wait(hold_s)
 

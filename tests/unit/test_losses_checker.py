@@ -122,7 +122,10 @@ def test_marks_of_a_repair_that_was_hit_stay_until_it_is_done() -> None:
 
 def test_what_is_refused_must_have_been_found() -> None:
     result = judged(lose("a:1"), *recovery(localised("a:1"), DECIDED), end=REFUSED, refusal=True)
-    assert (result.judgement, result.reason) == (Judgement.TRUE, "1 of 1 lost pages found; no parity was needed")
+    assert (result.judgement, result.reason) == (
+        Judgement.TRUE,
+        "1 of 1 lost pages found; the job refused before any was rebuilt",
+    )
     unfound = judged(lose("a:1"), *recovery(DECIDED), end=REFUSED, refusal=True)
     assert (unfound.judgement, unfound.reason) == (
         Judgement.UNKNOWN,

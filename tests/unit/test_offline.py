@@ -56,8 +56,8 @@ def test_the_same_reports_come_out_of_the_files_alone(new_run: NewRun, script: S
     for path in reports:
         path.unlink()
     done = ask("report", directory)
-    assert done.exit_code == 0, done.output
     verdict = json.loads((directory / "verdict.json").read_text())
+    assert done.exit_code == verdict["exit_code"], done.output
     lines = done.stdout.splitlines()
     assert lines[0] == f"verdict: {verdict['verdict']} ({verdict['exit_code']}): {verdict['reason']}"
     assert lines[1:] == [f"report: {directory / 'report.html'}"]
@@ -88,7 +88,8 @@ def test_an_interrupted_run_can_be_reported(new_run: NewRun) -> None:
     directory = new_run(run=Script(interrupt_at=5))
     assert not (directory / "report.html").exists()
     done = ask("report", directory)
-    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("verdict: unknown (3): the run was interrupted\n")
+    assert done.exit_code == 3, done.output
     assert "recorded verdict: none, the run did not end" in done.stdout
     assert (directory / "report.html").exists()
 
@@ -131,6 +132,12 @@ def test_two_equal_runs_compare_equal(new_run: NewRun) -> None:
     first, second = new_run(), new_run("--set", "seed=7")
     done = ask("compare", first, second)
     assert (done.exit_code, done.stdout) == (0, "loss exact at 9 of 9, state exact at 9 of 9\n")
+
+
+def test_runs_of_different_workloads_are_not_compared(new_run: NewRun) -> None:
+    first, second = new_run(), new_run("--set", "workload.seed=7")
+    done = ask("compare", first, second)
+    assert (done.exit_code, done.stderr) == (2, f"{second}: another workload: workload.seed is 7 there, 42 in {first}\n")
 
 
 def test_a_divergent_run_is_named_first(new_run: NewRun) -> None:

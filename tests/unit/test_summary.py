@@ -53,7 +53,11 @@ def test_a_recovery_that_was_hit_is_timed_from_its_last_hit() -> None:
 
 def test_losses_say_what_their_repair_took() -> None:
     coded, tier1 = loss_rows(HISTORY)
-    assert (coded.page_class, coded.pages, coded.rebuilt) == ("coded", ("master:1", "master:2", "exp_avg:0"), "3 of 4")
+    assert (coded.page_class, coded.pages, coded.rebuilt) == (
+        "coded",
+        ("master:1", "master:2", "exp_avg:0"),
+        "3 rebuilt, 1 not needed",
+    )
     assert coded.budgets == ("group 0: 3 pages and 1 rows of 4, no check possible",)
     assert tier1.pages == ("tier1/0:3",)
     unrepaired = loss_rows(HISTORY[:5])

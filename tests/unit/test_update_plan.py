@@ -1,5 +1,7 @@
 """Plans: the order of Pseudocode 1, lanes and slots, and that resuming from any marks is the suffix of the whole plan."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,25 @@ BACK = [OpKind.WRITE_BACK, OpKind.TIER2]
 def test_the_order_of_pseudocode_1() -> None:
     kinds = [op.kind for op in whole(3)]
     assert kinds == [OpKind.FETCH, *CHUNK, *CHUNK, *BACK, OpKind.FETCH, *CHUNK, *BACK]
+
+
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_fused_plan_joins_update_and_parity_and_changes_nothing_else(pipelined: bool) -> None:
+    shape = geometry(9, pipelined=pipelined)
+    apart, fused = plan_update(shape, T, BEGUN), plan_update(shape, T, BEGUN, fused=True)
+    kept = [op for op in apart if op.kind is not OpKind.UPDATE]
+    assert [op.index for op in fused] == list(range(len(kept)))
+    for one, other in zip(fused, kept, strict=True):
+        kind = OpKind.UPDATE_AND_PARITY if other.kind is OpKind.PARITY else other.kind
+        waits = tuple(kept.index(apart[place]) for place in other.depends_on)
+        assert one == replace(other, kind=kind, index=one.index, depends_on=waits)
+
+
+def test_a_fused_plan_resumes_what_was_left_in_flight() -> None:
+    step = 4 * 1 + StepDone.UPDATED
+    left = replace(BEGUN, step=step, fetched=1)
+    kinds = [op.kind for op in plan_update(geometry(2), T, left, fused=True)]
+    assert kinds == [OpKind.RESTORE, OpKind.UPDATE_AND_PARITY, OpKind.COMMIT, *BACK]
 
 
 def test_a_serial_plan_has_one_lane_and_nothing_to_wait_for() -> None:
