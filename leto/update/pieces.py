@@ -65,14 +65,14 @@ class Matrices:
         """What of which matrices a chunk of momentum or of masters covers, in order."""
         return tuple(
             MuonPiece(
-                matrix=self._matrix(segment.name, values),
+                matrix=self.whole(segment.name, values),
                 first=segment.first - self._matrices[segment.name].first,
                 count=segment.count,
             )
             for segment in self._coded.chunk_segments(chunk)
         )
 
-    def _matrix(self, name: str, values: UpdateValues) -> MuonMatrix:
+    def whole(self, name: str, values: UpdateValues) -> MuonMatrix:
         matrix = self._matrices[name]
         lr, weight_decay = values.learning_rates[matrix.optimizer][matrix.param_group]
         return MuonMatrix(
