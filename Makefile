@@ -3,12 +3,13 @@
 # nightly  what takes longer: the explorer exhaustively and far beyond, planted bugs, slow scenarios
 # check  lint, format, types
 # test-native   the kernels under address and undefined behaviour sanitizers, every row this processor has
+# bench-update  one update of 2 GiB against Adam alone and torch's (3 GiB of memory); fails where it takes too long
 # bench-coding  the erasure code against ISA-L (Debian: libisal2) and memory; fails where a target is missed
 PYTHON ?= python3
 BIN := .venv/bin
 NATIVE := pyproject.toml $(wildcard kernels/*)
 
-.PHONY: demo test nightly check clean test-native bench-coding
+.PHONY: demo test nightly check clean test-native bench-coding bench-update
 
 demo: .venv/.installed-train
 	$(BIN)/leto-chaos run scenarios/update-phase.yaml
@@ -36,6 +37,9 @@ test-native: .venv/.installed-dev
 
 bench-coding: .venv/.installed-dev
 	$(BIN)/python -m benchmarks.coding
+
+bench-update: .venv/.installed-dev
+	$(BIN)/python -m benchmarks.update
 
 clean:
 	rm -rf .venv build dist

@@ -35,10 +35,15 @@ PAGE_BYTES = 4 * OS_PAGE_BYTES
 DATA = Allocation(name="data", page_class=PageClass.CODED, byte_count=4 * PAGE_BYTES)
 
 
-def _state() -> RetainedState:
+@contextmanager
+def _retained() -> Iterator[RetainedState]:
+    """What a state manager owns, in its first epoch."""
     state = RetainedState(0, device_bytes=DATA.byte_count, host_bytes=DATA.byte_count, page_bytes=PAGE_BYTES)
-    state.advance(1)
-    return state
+    try:
+        state.advance(1)
+        yield state
+    finally:
+        state.close()
 
 
 # Fences (INV-F)
@@ -116,15 +121,13 @@ def _served(state: RetainedState) -> Iterator[Path]:
 
 
 def _old_epochs_are_refused() -> bool:
-    """Who comes with an epoch that has ended, and who was connected when it ended."""
-    state = _state()
-    with _served(state) as path:
+    """Who was connected when the epoch ended, and who comes with it afterwards."""
+    with _retained() as state, _served(state) as path:
         late = PoolAgent(path, rank=0, epoch=1, timeout_s=TIMEOUT_S)
         state.advance(2)
-        refused = _is_fenced(late.usage) and _is_fenced(lambda: PoolAgent(path, rank=0, epoch=1, timeout_s=TIMEOUT_S).close())
+        refused = _is_fenced(late.usage)
         late.close()
-    state.close()
-    return refused
+        return refused and _is_fenced(lambda: PoolAgent(path, rank=0, epoch=1, timeout_s=TIMEOUT_S).close())
 
 
 def _is_fenced(ask: Callable[[], object]) -> bool:
@@ -200,22 +203,19 @@ def _lost_marks_are_kept() -> bool:
 
     Neither the search of a later failure nor the next epoch ends a mark.
     """
-    state = _state()
-    (place,) = state.allocate("layout", [DATA])
-    arena = state.arenas[DATA.domain]
-    lost = [place.offset, place.offset + 2 * PAGE_BYTES + OS_PAGE_BYTES]
-    arena.has_lost = _loses(lost)  # type: ignore[assignment, method-assign]
     first, second = Page(DATA.name, 0), Page(DATA.name, 2)
-    state.localise()
-    lost.clear()  # they are replaced
-    state.localise()
-    state.advance(2)
-    if state.lost_from(0) != (first, second):
-        return False
-    state.rebuilt([first])
-    kept = state.lost_from(0)
-    state.close()
-    return kept == (second,)
+    with _retained() as state:
+        (place,) = state.allocate("layout", [DATA])
+        lost = [place.offset, place.offset + 2 * PAGE_BYTES + OS_PAGE_BYTES]
+        state.arenas[DATA.domain].has_lost = _loses(lost)  # type: ignore[assignment, method-assign]
+        state.localise()
+        lost.clear()  # they are replaced
+        state.localise()
+        state.advance(2)
+        if state.lost_from(0) != (first, second):
+            return False
+        state.rebuilt([first])
+        return state.lost_from(0) == (second,)
 
 
 def _loses(lost: list[int]) -> Callable[[int, int], bool]:
@@ -223,15 +223,13 @@ def _loses(lost: list[int]) -> Callable[[int, int], bool]:
 
 
 def _another_layout_is_refused() -> bool:
-    state = _state()
-    state.allocate("layout", [DATA])
-    try:
-        state.attach("another layout", [DATA])
-    except RetainedStateError:
-        return True
-    finally:
-        state.close()
-    return False
+    with _retained() as state:
+        state.allocate("layout", [DATA])
+        try:
+            state.attach("another layout", [DATA])
+        except RetainedStateError:
+            return True
+        return False
 
 
 # Decisions (U4, U37)

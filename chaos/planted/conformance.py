@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from leto.core import reed_solomon
 from leto.core.errors import Unrecoverable
-from leto.device.base import CodeShape
+from leto.core.geometry import ELEMENT_BYTES
+from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment, CodeShape
 from leto.device.host_kernels import HostKernels
 
 Page = npt.NDArray[np.uint8]
@@ -65,6 +66,32 @@ def _updates_parity(p: _Pages) -> bool:
     before, target = p.parity(p.old), _blank(SHAPE.tier1_pages)
     p.kernels.update_parity(SHAPE, COLUMNS, _addresses(p.old), _addresses(p.new), _addresses(before), _addresses(target))
     return _same(target, p.parity(p.new))
+
+
+def _updates_chunks(p: _Pages) -> bool:
+    """The bits of AdamW, and the parity of what they change."""
+    columns, before = COLUMNS[:3], _floats(3)
+    gradient, parity = _floats(1)[0], reed_solomon.encode(SHAPE.tier1_pages, columns, before)
+    alone, together = [page.copy() for page in before], [page.copy() for page in before]
+    p.kernels.adam(_chunk(alone, gradient))
+    target = _blank(SHAPE.tier1_pages)
+    p.kernels.update_chunk(SHAPE, columns, _chunk(together, gradient), _addresses(parity), _addresses(target))
+    return _same(together, alone) and _same(target, reed_solomon.encode(SHAPE.tier1_pages, columns, alone))
+
+
+def _floats(count: int) -> list[Page]:
+    """Pages of positive fp32 numbers."""
+    generator = np.random.default_rng(count)
+    return [generator.random(PAGE_BYTES // ELEMENT_BYTES, dtype=np.float32).view(np.uint8) for _ in range(count)]
+
+
+def _chunk(arrays: Sequence[Page], gradient: Page) -> AdamChunk:
+    """One page of each array, the last elements of which are padding."""
+    rates = AdamCoefficients(lr=1e-3, weight_decay=0.1, beta1=0.9, beta2=0.95, eps=1e-8, step=2, clip=0.5)
+    count = PAGE_BYTES // ELEMENT_BYTES - 3
+    segment = AdamSegment(count=count, gradient_address=gradient.ctypes.data, coefficients=rates)
+    master, exp_avg, exp_avg_sq = _addresses(arrays)
+    return AdamChunk(master_address=master, exp_avg_address=exp_avg, exp_avg_sq_address=exp_avg_sq, segments=(segment,))
 
 
 def _reconstructs(p: _Pages) -> bool:
@@ -131,6 +158,7 @@ def _repeats_torch(p: _Pages) -> bool:
 _CHECKS: dict[str, Callable[[_Pages], bool]] = {
     "encode": _encodes,
     "update-parity": _updates_parity,
+    "update-chunk": _updates_chunks,
     "reconstruct": _reconstructs,
     "spare rows": _checks_spare_rows,
     "xor": _xors,

@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from chaos.explore import memory
 from chaos.planted.planting import Patch, planted, skip
 from leto.core import recovery
-from leto.core.markers import STEPS_PER_CHUNK, Phase, Progress
+from leto.core.markers import STEPS_PER_CHUNK, WORDS, Phase, Progress
 from leto.core.records import Header, LiveState, Post
+from leto.memory import control
 from leto.runtime import coordinator
 from leto.runtime.iteration import IterationRunner
 from leto.update.record_slots import RecordSlots
@@ -51,6 +53,12 @@ def clip_recomputed(patch: Patch) -> None:
     _read_posts(patch, lambda _, post: _with_values(post, clip=(1 / float.fromhex(post.result.grad_norm)).hex()))
 
 
+@planted("U25", skipping="bytes")
+def skipped_step_applied(patch: Patch) -> None:
+    """A recovery applies the update of a step that was skipped."""
+    _read_posts(patch, lambda _, post: _with_values(post, skipped=False))
+
+
 @planted("U29", explored="bytes")
 def adam_step_not_retained(patch: Patch) -> None:
     """A resumed update counts Adam's steps from the start of the process."""
@@ -61,7 +69,22 @@ def _with_values(post: Post, **values: Any) -> Post:
     return replace(post, values=replace(post.values, **values))
 
 
-# Records and marks (U1, U3b)
+# Records and marks (U1, U3b, U4)
+
+
+@planted("U4", explored="guess")
+def lost_marker_read_as_nothing(patch: Patch) -> None:
+    """A marker without a mirror that is left reads as one that was never written."""
+
+    def guessing(read_mirrors: Any) -> Any:
+        def read(epoch: int, mirrors: Any) -> Progress:
+            found: Progress = read_mirrors(epoch, [[0] * WORDS] if all(m is None for m in mirrors) else mirrors)
+            return found
+
+        return read
+
+    for module in (memory, control):
+        patch.wrap(module, "read_mirrors", guessing)
 
 
 @planted("U1", explored="protocol")

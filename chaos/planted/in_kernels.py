@@ -35,6 +35,16 @@ def old_parity_forgotten(patch: Patch) -> None:
     patch.wrap(HostKernels, "update_parity", alone)
 
 
+@planted("U15", kernel="update-chunk")
+def columns_of_other_arrays(patch: Patch) -> None:
+    """Updated and encoded in one pass, the pages of a chunk's arrays change places in the code."""
+
+    def reversed_columns(update: Any) -> Any:
+        return lambda self, shape, columns, *rest, **parks: update(self, shape, [*reversed(columns)], *rest, **parks)
+
+    patch.wrap(HostKernels, "update_chunk", reversed_columns)
+
+
 @planted("U15", kernel="reconstruct")
 def solutions_swapped(patch: Patch) -> None:
     """The first two lost pages are written into each other's place."""

@@ -13,10 +13,11 @@ from leto.core import repair
 from leto.core.geometry import CODED_ARRAYS, PlacedPage
 from leto.core.layout import TIER2, parity_slot, tier1
 from leto.device.host_kernels import HostKernels
+from leto.update import repair as executed
 from leto.update.repair import RepairExecutor
 
 
-@planted("U10", explored="spare row")
+@planted("U10", explored="bytes or spare row")
 def tier_1_trusted_after_a_commit(patch: Patch) -> None:
     """Lost pages are solved from tier 1 although a chunk of their group has been committed since."""
 
@@ -26,13 +27,13 @@ def tier_1_trusted_after_a_commit(patch: Patch) -> None:
     patch.wrap(repair, "_standing", trusting)
 
 
-@planted("U10", explored="spare row")
+@planted("U10", explored="bytes or spare row")
 def swap_forgotten_in_repair(patch: Patch) -> None:
     """Lost pages are solved from the buffer that the group was fetched into, whichever speaks."""
     patch.wrap(repair, "speaking_slot", before_the_first_commit)
 
 
-@planted("U13", explored="spare row")
+@planted("U13", explored="bytes or spare row")
 def lent_buffers_trusted(patch: Patch) -> None:
     """Between two updates lost pages are solved from the parity buffer, which is lent to the compute phase."""
     patch.wrap(repair, "_at_rest", lambda at_rest: lambda group: replace(at_rest(group), speaking=parity_slot(0)))
@@ -44,7 +45,7 @@ def zero_fill(patch: Patch) -> None:
     patch.set(RepairExecutor, "run", skip)
 
 
-@planted("U36", explored="INV-P")
+@planted("U36", explored="bytes or INV-P")
 def marks_cleared_before_the_rebuild(patch: Patch) -> None:
     """Marks of lost pages are cleared before the pages are rebuilt, so that a second failure takes zeros for state."""
 
@@ -72,7 +73,7 @@ def spare_rows_not_checked(patch: Patch) -> None:
     patch.wrap(HostKernels, "reconstruct", fewest)
 
 
-@planted("U6", explored="bytes")
+@planted("U6", explored="bytes or spare row")
 def undo_in_other_columns(patch: Patch) -> None:
     """Pages of the undo buffer are solved in columns of other pages of their chunk."""
 
@@ -88,13 +89,13 @@ def undo_in_other_columns(patch: Patch) -> None:
     patch.wrap(repair._Planner, "_boundary_pages", wrong)
 
 
-@planted("U6", explored="spare row")
+@planted("U6", explored="bytes or spare row")
 def in_flight_solved_as_committed(patch: Patch) -> None:
     """Pages of the chunk in flight count as the last boundary, and those of the undo buffer as nothing."""
     patch.wrap(repair, "_standing", lambda standing: lambda *arguments: replace(standing(*arguments), in_flight=None))
 
 
-@planted("U8", explored="spare row")
+@planted("U8", explored="bytes or spare row")
 def rows_encoded_in_place(patch: Patch) -> None:
     """Lost parity rows are encoded over the intact ones, which a second crash then leaves torn."""
 
@@ -135,7 +136,13 @@ def fetched_copy_not_restored(patch: Patch) -> None:
     patch.set(repair._Planner, "_copy_rows", skip)
 
 
-@planted("U11", explored="bytes")
+@planted("U11", explored="bytes or INV-G")
 def gradients_not_rebuilt(patch: Patch) -> None:
     """Lost gradients of an update that goes on are left as zeros."""
     patch.set(repair._Planner, "gradient_group", skip)
+
+
+@planted("U25", skipping="refused")
+def skipped_step_needs_gradients(patch: Patch) -> None:
+    """Repair asks for the gradients of an update that was skipped, and refuses where they are gone."""
+    patch.wrap(executed, "plan_repair", lambda plan: lambda **options: plan(**{**options, "skipped": False}))

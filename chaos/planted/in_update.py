@@ -149,6 +149,12 @@ def fetch_skipped(patch: Patch) -> None:
     patch.set(PlanExecutor, "_fetch", skip)
 
 
+@planted("U35", pipelined="lanes")
+def lanes_left_unordered(patch: Patch) -> None:
+    """The plan of two lanes does not say what an operation has to wait for in the other lane."""
+    patch.wrap(update_plan, "_on_lanes", lambda on_lanes: lambda steps: (replace(op, depends_on=()) for op in on_lanes(steps)))
+
+
 @planted("U35", explored="INV-P")
 def slot_refilled_early(patch: Patch) -> None:
     """The parity of a group is fetched one group too early, into a buffer whose group is not written back yet."""
@@ -199,7 +205,7 @@ def write_back_forgotten(patch: Patch) -> None:
     patch.set(PlanExecutor, "_write_back", skip)
 
 
-@planted("U17", explored="bytes")
+@planted("U17", explored="bytes or spare row")
 def tier_2_forgotten(patch: Patch) -> None:
     """Tier 2 is never written back."""
     patch.set(PlanExecutor, "_tier2", skip)
@@ -228,7 +234,7 @@ def stale_parity(patch: Patch) -> None:
 # What an update computes with (U12, U28, U29)
 
 
-@planted("U12", explored="bytes", process="exact")
+@planted("U12", explored="bytes or spare row", process="exact")
 def clip_in_place(patch: Patch) -> None:
     """The clip factor is multiplied into the retained gradients, as Megatron's clipping does: redone, it applies twice."""
 

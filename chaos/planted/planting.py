@@ -13,6 +13,8 @@ class Where(Enum):
     """Where a bug is run. Each has a check that says which checker fired first (``chaos.planted.trial``)."""
 
     EXPLORED = "explored"  # the explorer: crash points and losses, in this process
+    SKIPPING = "skipping"  # the same, of a job that skips a step
+    PIPELINED = "pipelined"  # every cut of two lanes, in a job without crashes
     JUDGED = "judged"  # recorded runs that differ in one thing, compared and judged
     KERNEL = "kernel"  # kernels beside the readable definition of what they compute
     PARTS = "parts"  # what the update stands on, one real part at a time: fences, marker pages, lanes; with light processes
@@ -49,12 +51,18 @@ class Patch:
 
 
 Plant = Callable[[Patch], None]
+OR = " or "
+"""Between two checkers of which either may be the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
     """``against`` is the answer or invariant of docs/protocol.md that the bug breaks, ``caught_by`` the checker that must be
-    the first to fire, by where the bug is run."""
+    the first to fire, by where the bug is run.
+
+    "bytes or spare row": a page that is solved wrongly contradicts a spare row where one is left, and ends as other bytes where
+    none is. Which comes first is the draw of losses, so both are named.
+    """
 
     name: str
     bug: str

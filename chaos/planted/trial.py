@@ -5,18 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from chaos.planted.conformance import first_difference
-from chaos.planted.explored import first_failure
+from chaos.planted.explored import first_failure, first_violation
 from chaos.planted.parts import broken_promise
-from chaos.planted.planting import Mutant, Patch, Where
+from chaos.planted.planting import OR, Mutant, Patch, Where
 from chaos.planted.recorded import overlooked
 
 Check = Callable[[], str | None]
 """The checker that fires first, None when nothing is wrong."""
 
 CHECKS: dict[Where, Check] = {
-    Where.EXPLORED: first_failure,
+    Where.EXPLORED: partial(first_failure, "narrow"),
+    Where.SKIPPING: partial(first_failure, "skipping"),
+    Where.PIPELINED: partial(first_violation, "pipelined"),
     Where.JUDGED: overlooked,
     Where.KERNEL: first_difference,
     Where.PARTS: broken_promise,
@@ -42,7 +45,8 @@ class Trial:
 
     @property
     def passed(self) -> bool:
-        return not self.crash and self.caught_by == self.expected
+        named = [None] if self.expected is None else self.expected.split(OR)
+        return not self.crash and self.caught_by in named
 
     def describe(self) -> str:
         """``no-undo, explored: caught by INV-P, expected bytes``"""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from chaos.loss import LossClass
 from chaos.schedule import Injection
 from verify.checkers import ENDINGS, Recovery, recoveries_in
 from verify.history import Entry
@@ -54,7 +55,7 @@ class LossRow:
     rank: int
     page_class: str
     pages: tuple[str, ...]
-    rebuilt: str  # "25 rebuilt, 8 not needed", all classes of the rank together; "" when nothing was repaired
+    rebuilt: str  # "25 rebuilt, 8 not needed", all classes of the rank but mirrors together; "" when nothing was repaired
     budgets: tuple[str, ...]
 
 
@@ -164,16 +165,21 @@ def loss_rows(history: Sequence[Entry]) -> list[LossRow]:
 
 def _loss_row(lose: Entry, history: Sequence[Entry]) -> LossRow:
     f = lose.fields
-    later = (e.fields for e in history if e.name == "repaired" and e.number > lose.number)
-    repaired = next((r for r in later if r["rank"] == f["rank"]), None)
-    return LossRow(
-        label=f["label"],
-        rank=f["rank"],
-        page_class=f["page_class"],
-        pages=tuple(f["pages"]),
-        rebuilt=_rebuilt(repaired["rebuilt"], repaired["pages"]) if repaired else "",
-        budgets=tuple(_budget(b) for b in repaired["budgets"]) if repaired else (),
-    )
+    row = LossRow(label=f["label"], rank=f["rank"], page_class=f["page_class"], pages=tuple(f["pages"]), rebuilt="", budgets=())
+    if LossClass(row.page_class) is LossClass.MARKERS:
+        carried = _next_of_rank("carried", lose, history)
+        return replace(row, rebuilt="carried over from the others") if carried else row
+    repaired = _next_of_rank("repaired", lose, history)
+    if repaired is None:
+        return row
+    budgets = tuple(_budget(b) for b in repaired["budgets"])
+    return replace(row, rebuilt=_rebuilt(repaired["rebuilt"], repaired["pages"]), budgets=budgets)
+
+
+def _next_of_rank(name: str, lose: Entry, history: Sequence[Entry]) -> Mapping[str, Any] | None:
+    """Fields of the first such event after a loss that speaks of its rank."""
+    later = (e.fields for e in history if e.name == name and e.number > lose.number)
+    return next((fields for fields in later if fields["rank"] == lose.fields["rank"]), None)
 
 
 def _rebuilt(rebuilt: int, lost: int) -> str:

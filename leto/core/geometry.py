@@ -87,6 +87,14 @@ class Protection:
         return self.data_pages // self.chunk_pages
 
     @property
+    def chunk_columns(self) -> int:
+        """Columns from one chunk to the next. Where the group has columns to spare, chunks begin at whole blocks of the code's
+        transform: one of 63 pages then updates 4 blocks of 16 columns rather than 5, a tenth of the time of its update."""
+        block = 1 << (self.tier1_pages - 1).bit_length()
+        aligned = -(-self.chunk_pages // block) * block
+        return aligned if self.chunks_per_group * aligned <= self.data_pages else self.chunk_pages
+
+    @property
     def parity_slots(self) -> int:
         """Parity buffers of a rank."""
         return PIPELINED_SLOTS if self.pipelined else SERIAL_SLOTS
@@ -277,7 +285,7 @@ class CodedGeometry:
 
     def chunk_pages(self, chunk: int) -> tuple[PlacedPage, ...]:
         """The chunk's pages in undo-buffer order, with their columns in the chunk's group."""
-        base = (chunk % self.protection.chunks_per_group) * self.protection.chunk_pages
+        base = (chunk % self.protection.chunks_per_group) * self.protection.chunk_columns
         return tuple(PlacedPage(base + k, page) for k, page in enumerate(self.region_of(chunk).pages_of(chunk)))
 
     def group_pages(self, group: int) -> tuple[PlacedPage, ...]:

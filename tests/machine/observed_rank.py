@@ -1,29 +1,28 @@
-"""A rank that a test leads through updates, deaths and recoveries, with an account of what was seen.
-
-The account knows which marks were published and which pages were lost, and nothing else: what every page must hold, whether a
-recovery must be refused and what is to be decided is said from it and from ``crash_free``, never by the code that is judged.
-"""
+"""A rank that a test leads through updates, deaths and recoveries, beside an oracle that sees what happens to it."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from chaos.explore.invariants import Account
 from chaos.explore.rank import GRADIENTS
 from leto.core.errors import Unrecoverable
+from leto.core.failpoints import Kernel
 from leto.core.geometry import CODED_ARRAYS, Page
-from leto.core.layout import TIER2, PageClass, gradient_parity, parity_slot, tier1
-from leto.core.markers import MIRRORS, STEPS_PER_CHUNK, Mark, Phase, Word
+from leto.core.layout import PageClass
+from leto.core.markers import MIRRORS, Mark, Phase, Progress, Word
 from leto.core.records import Post
 from leto.core.recovery import Action, Decision, decide
-from leto.core.update_plan import Lane, Operation, plan_update
+from leto.core.update_plan import Lane, Operation, OpKind, plan_update
 from leto.runtime.coordinator import cold_start
 from leto.update.executor import PlanExecutor
 from leto.update.repair import rebuild
-from tests.machine.crash_free import KERNELS, CrashFree, values
+from tests.machine.crash_free import KERNELS, CrashFree
+from tests.machine.oracle import Oracle, expected_decision
+from tests.machine.peer import Peer
 from tests.machine.pooled_rank import PooledProcess, PooledRank
 from tests.machine.torn import Killed, Torn, torn_between, with_garbage
 
@@ -35,27 +34,31 @@ LAST_ITERATION = 1 << 20
 class ObservedRank:
     """``process`` is the trainer, None while none lives. ``refused`` says why the job has come to its end, None while it runs.
 
-    ``lost`` are the pages that were lost since a process acknowledged the last ones.
+    ``seen`` says what must be; the code that is judged is never asked.
     """
 
-    def __init__(self, rank: PooledRank, model: CrashFree) -> None:
+    def __init__(self, rank: PooledRank, model: CrashFree, *, fused: bool) -> None:
         self.rank = rank
-        self.account = Account()
-        self.lost: set[Page] = set()
+        self.seen = Oracle(rank, model)
         self.process: PooledProcess | None = None
         self.refused: str | None = None
         self._model = model
-        self._committed: set[int] = set()  # chunks, in this iteration
         self._half_published: list[tuple[int, Word, Mark]] = []  # marks that stand in so many mirrors only
-        self._open(cold_start(1))
+        self._peer = Peer()
+        self._resuming = False  # the barrier that ends a recovery is ahead
+        self._open(cold_start(2))
         rank.allocate()
-        self.attach()
+        self.attach(fused=fused)
         self._build()
 
     def close(self) -> None:
         """Gives the pool's memory back. What a failed test still holds of a process keeps its own mappings alive."""
         self.process = None
         self.rank.close()
+
+    @property
+    def account(self) -> Account:
+        return self.seen.account
 
     @property
     def alive(self) -> PooledProcess:
@@ -79,6 +82,7 @@ class ObservedRank:
 
     def begin(self, mirrors: int = MIRRORS) -> None:
         self.compute(Phase.GRADS_PROTECTED)
+        self._peer.has_come_to(self.account.iteration, Phase.GRADS_PROTECTED)  # a barrier
         self._mark(Phase.BEGIN, self.account.iteration, mirrors)
         if self.process is not None:
             self._plan()
@@ -113,6 +117,12 @@ class ObservedRank:
         self._mark(Phase.HEADER, t + 1, mirrors)
         if self.process is not None:
             self.process.updater.lend()
+            self._end_recovery()
+
+    def _end_recovery(self) -> None:
+        if self._resuming:
+            self._peer.has_come_to(self.account.iteration, Phase.HEADER)  # a barrier
+        self._resuming = False
 
     def finish_iteration(self) -> None:
         """From wherever it is to the next HEADER."""
@@ -135,22 +145,23 @@ class ObservedRank:
         """What this process has to do of the update, with the values that are on record."""
         t = self.account.iteration
         update = self._read_post(t).values
-        self._planned = plan_update(self.rank.coded, t, self.alive.marks.progress(), skipped=update.skipped)
+        progress, fused = self.alive.marks.progress(), self.alive.parts.fused
+        self._planned = plan_update(self.rank.coded, t, progress, skipped=update.skipped, fused=fused)
         self._executor = PlanExecutor(self.alive.parts, update)
         self._done: set[int] = set()
 
     def _do(self, op: Operation) -> None:
         self._executor.run((op,))
-        self._seen_unmarked(op)
+        self.seen.done(op)
         self._done.add(op.index)
         if op.publish is not None:
-            self._seen(op.publish.word, op.publish.mark)
+            self.seen.marked(op.publish.word, op.publish.mark)
 
     def _mark(self, phase: Phase, iteration: int, mirrors: int = MIRRORS) -> None:
         mark = Mark(iteration, int(phase))
         if mirrors == MIRRORS:
             self.alive.marks.publish(Word.PHASE, mark)
-            self._seen(Word.PHASE, mark)
+            self.seen.marked(Word.PHASE, mark)
         else:
             self._publish_in(mirrors, Word.PHASE, mark)
             self.die()
@@ -158,17 +169,6 @@ class ObservedRank:
     def _publish_in(self, mirrors: int, word: Word, mark: Mark) -> None:
         self.alive.publish_in(mirrors, word, mark)
         self._half_published.append((mirrors, word, mark))
-
-    def _seen_unmarked(self, op: Operation) -> None:
-        if op.target_slot != op.source_slot:
-            self.account.filled = parity_slot(op.target_slot)
-
-    def _seen(self, word: Word, mark: Mark) -> None:
-        if word is Word.PHASE and mark.ordinal == Phase.BEGIN:
-            self._committed = set()
-        elif word is Word.STEP and mark.ordinal % STEPS_PER_CHUNK == 0:
-            self._committed.add(mark.ordinal // STEPS_PER_CHUNK - 1)
-        self.account.marked(self.rank, word, mark.iteration, mark.ordinal)
 
     # Records.
 
@@ -190,7 +190,7 @@ class ObservedRank:
     def leave_done(self, op: Operation, mirrors: int) -> None:
         """The operation is done, its mark is in so many mirrors. The process can only die now."""
         self._executor.run_unmarked(op)
-        self._seen_unmarked(op)
+        self.seen.done(op)
         if op.publish is not None and mirrors:
             self._publish_in(mirrors, op.publish.word, op.publish.mark)
 
@@ -198,7 +198,8 @@ class ObservedRank:
         """The armed kernel parks and is abandoned: what it does afterwards is taken back. COMMIT has no kernel to be in.
         The process can only die now."""
         process = self.alive
-        process.failpoints.progress = torn.progress
+        in_parity = torn.in_parity and op.kind is OpKind.UPDATE_AND_PARITY
+        process.failpoints.arm_next(torn.progress, Kernel.RS_UPDATE if in_parity else None)
         errors: list[Exception] = []
         kernel = threading.Thread(target=_collecting, args=(lambda: self._executor.run_unmarked(op), errors), daemon=True)
         kernel.start()
@@ -226,13 +227,13 @@ class ObservedRank:
 
     def lose(self, pages: list[Page]) -> None:
         self.rank.lose(pages)
-        self.lost |= set(pages)
+        self.seen.lost |= set(pages)
 
-    def decide(self) -> Decision | None:
-        """What the agent does after a failure: lost pages are marked, the decision is durable, a new epoch is open. None where
-        it refuses, which it does exactly when every mirror is lost."""
+    def decide(self, peer: str) -> Decision | None:
+        """What the agent does after a failure that found the other rank at ``peer.WHERE``: lost pages are marked, the decision
+        is durable, a new epoch is open. None where it refuses, which it does exactly when every mirror is lost."""
         self.rank.localise()
-        assert self.rank.lost() == self.lost, "other pages were localised than were lost"
+        assert self.rank.lost() == self.seen.lost, "other pages were localised than were lost"
         left = set(range(MIRRORS)) - self.rank.lost_mirrors
         try:
             progress = self.rank.read_progress()
@@ -242,27 +243,30 @@ class ObservedRank:
             return None
         assert left, f"read {progress} from no mirror"
         self._see_half_published(left)
-        decision = decide([progress], LAST_ITERATION)
-        decided, expected = (decision.action, decision.iteration), self._expected_decision()
+        place = self._peer.place(peer, *self.seen.place)
+        decision = decide([progress, Progress(iteration=place[0], phase=place[1])], LAST_ITERATION)
+        decided, expected = (decision.action, decision.iteration), expected_decision(self.seen.place, place)
         assert decided == expected, f"decided {decided}, not {expected}"
         self._open(decision)
-        if self.account.phase < Phase.BEGIN:
-            self.account.phase = min(self.account.phase, Phase.HEADER)  # its compute phase is redone
+        self._peer.carried(decision.carried[1])
+        if self.account.phase < Phase.BEGIN and not self._updates:
+            self.seen.goes_back_to_header()
         return decision
 
     def _see_half_published(self, left: set[int]) -> None:
         """A mark counts as soon as one mirror that is left holds it (U4)."""
         for mirrors, word, mark in self._half_published:
             if left & set(range(mirrors)):
-                self._seen(word, mark)
+                self.seen.marked(word, mark)
         self._half_published = []
 
-    def attach(self) -> None:
-        self.process = PooledProcess(self.rank)
+    def attach(self, *, fused: bool) -> None:
+        """A process whose updates are ``fused`` with their parity, or not; each finishes what the other has begun."""
+        self.process = PooledProcess(self.rank, fused=fused)
 
     def rebuild(self, kernels: Any = KERNELS, torn: Torn | None = None) -> None:
         """Of what was lost. The rank refuses exactly when the budget says so; ``KillInCall`` kernels leave their call torn."""
-        beyond, before, lost = self._beyond_the_budget(), self.rank.image(), frozenset(self.lost)
+        beyond, before, lost = self.seen.beyond_the_budget(), self.rank.image(), frozenset(self.seen.lost)
         self.refused, killed = self._rebuild(kernels)
         if self.refused is not None:
             assert beyond is not None, f"refused within the budget: {self.refused}"
@@ -278,7 +282,7 @@ class ObservedRank:
 
     def _rebuild(self, kernels: Any) -> tuple[str | None, bool]:
         """Why it refused, and whether it was killed."""
-        if not self.lost:
+        if not self.seen.lost:
             return None, False
         try:
             rebuild(
@@ -301,109 +305,30 @@ class ObservedRank:
 
     def _acknowledge(self) -> None:
         self.rank.retained.rebuilt(tuple(self.rank.lost()))
-        self.lost = set()
+        self.seen.lost.clear()
 
     def resume(self) -> None:
         """Carries the decision out as far as it is no choice of the test: to HEADER, or into the update."""
-        if self._decision.action is Action.COLD:
-            self._build()
-        elif self._decision.action is Action.FINISH:
-            self._plan()
-        elif self.account.phase is Phase.COMPLETE:
+        self._resuming = True
+        if self.account.phase is Phase.COMPLETE:
             self.next_header()
+        elif self.account.phase is Phase.BEGIN:
+            self._plan()
+        elif self._updates:
+            self.begin()
         else:
             self._read_header(self.account.iteration)
             self.alive.updater.lend()
+            self._end_recovery()
+
+    @property
+    def _updates(self) -> bool:
+        """The decision is to finish the update of its iteration, for which everything is on record."""
+        return (self._decision.action, self._decision.iteration) == (Action.FINISH, self.account.iteration)
 
     def _open(self, decision: Decision) -> None:
         self._decision = decision
         self.rank.open_epoch(decision)
-
-    def _expected_decision(self) -> tuple[Action, int]:
-        t = self.account.iteration
-        if self.account.phase is Phase.NONE:
-            return Action.COLD, 0
-        if self.account.phase is Phase.BEGIN:
-            return Action.FINISH, t
-        return Action.RESTART, t + (self.account.phase is Phase.COMPLETE)
-
-    # What must be.
-
-    @property
-    def _updating(self) -> bool:
-        return self.account.phase is Phase.BEGIN
-
-    @property
-    def _reads_gradients(self) -> bool:
-        return self._updating and not values(self.account.iteration).skipped
-
-    def _beyond_the_budget(self) -> str | None:
-        """Which code word lost more than its parity can solve, or which record."""
-        if self.account.phase is Phase.NONE:
-            return None
-        for page in self.lost:
-            if self.rank.classes[page.allocation] is PageClass.RECORDS:
-                return f"{page} is a record"
-        for group in range(self.rank.coded.group_count):
-            speaking = self.account.parity_of(group)
-            rows = self._lost_of(speaking)
-            if speaking == tier1(group) and rows == 1 and self._tier2_of(group) not in (None, *self.lost):
-                rows = 0
-            data = [placed.page for placed in self.account.boundary(self.rank, group)]
-            if self._unsolvable(data, rows):
-                return f"group {group} lost more than its parity solves"
-        for group in range(self.rank.gradients.group_count if self._reads_gradients else 0):
-            data = [placed.page for placed in self.rank.gradients.group_pages(group)]
-            if self._unsolvable(data, self._lost_of(gradient_parity(group))):
-                return f"gradient group {group} lost more than its parity solves"
-        return None
-
-    def _unsolvable(self, data: list[Page], lost_rows: int) -> bool:
-        lost = len(self.lost & set(data))
-        return lost > 0 and lost + lost_rows > self.rank.coded.protection.tier1_pages
-
-    def _lost_of(self, allocation: str) -> int:
-        return sum(page.allocation == allocation for page in self.lost)
-
-    def _tier2_of(self, group: int) -> Page | None:
-        return Page(TIER2, group) if self.rank.coded.protection.tier2_pages else None
-
-    def wrong_pages(self) -> list[str]:
-        """Pages that do not hold what they must, of those that are not lost."""
-        must = self._must_hold() if self.account.phase is not Phase.NONE else iter(())
-        wrong = [page for page, content in must if page not in self.lost and self.rank.read(page) != content]
-        return [f"page {page.page_index} of {page.allocation}" for page in wrong]
-
-    def _must_hold(self) -> Iterator[tuple[Page, bytes]]:
-        for group in range(self.rank.coded.group_count):
-            yield from self._group_must_hold(group)
-        if self.account.phase is Phase.GRADS_PROTECTED or self._reads_gradients:
-            for group in range(self.rank.gradients.group_count):
-                yield from self._gradients_must_hold(group)
-
-    def _group_must_hold(self, group: int) -> Iterator[tuple[Page, bytes]]:
-        """INV-P, byte for byte: the last committed boundary, and the parity that speaks for it."""
-        t = self.account.iteration - (self.account.phase < Phase.BEGIN)  # the update that stands, or is under way
-        older = frozenset(self.rank.coded.chunks_of(group)) - self._committed if self._updating else frozenset()
-        boundary = self.account.boundary(self.rank, group)
-        for placed, kept in zip(self.rank.coded.group_pages(group), boundary, strict=True):
-            chunk = self._chunk_at(group, placed.column)
-            yield kept.page, self._model.page(t - (chunk in older), placed.page)
-        rows, speaking = self._model.rows(t, group, older), self.account.parity_of(group)
-        yield from ((Page(speaking, k), row) for k, row in enumerate(rows))
-        tier2 = self._tier2_of(group)
-        if speaking == tier1(group) and tier2 is not None:
-            yield tier2, self._model.tier2(t, group, older)
-
-    def _chunk_at(self, group: int, column: int) -> int:
-        return self.rank.coded.chunks_of(group).start + column // self.rank.coded.protection.chunk_pages
-
-    def _gradients_must_hold(self, group: int) -> Iterator[tuple[Page, bytes]]:
-        t = self.account.iteration
-        for placed in self.rank.gradients.group_pages(group):
-            yield placed.page, self._model.page(t, placed.page)
-        rows = self._model.gradient_rows(t, group)
-        yield from ((Page(gradient_parity(group), k), row) for k, row in enumerate(rows))
 
 
 def _collecting(run: Callable[[], None], errors: list[Exception]) -> None:

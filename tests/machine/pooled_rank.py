@@ -14,7 +14,7 @@ import numpy as np
 
 from chaos.explore.rank import GRADIENTS, HYPER
 from chaos.faults.userfaultfd import Userfaultfd
-from leto.core.failpoints import Kernel, Park, Site
+from leto.core.failpoints import Kernel, Park, Point, Site
 from leto.core.geometry import OS_PAGE_BYTES, CodedGeometry, GradientGeometry, Page, pages_of_bytes
 from leto.core.layout import Allocation, Domain, PageClass, marker_page_offset, updater_allocations
 from leto.core.markers import Mark, Progress, Word, pack, words_of
@@ -158,19 +158,24 @@ class PooledRank:
 
 
 class ArmOnce:
-    """Parks the next kernel that asks, when ``progress`` is set."""
+    """Arms one kernel, the next that asks or the next of a kind."""
 
     def __init__(self, word_address: int, token: int) -> None:
         self._word_address = word_address
         self._token = token
-        self.progress: float | None = None
+        self._next: tuple[float, Kernel | None] | None = None
 
-    def reach(self, point: object, site: Site) -> None:
+    def arm_next(self, progress: float, kernel: Kernel | None) -> None:
+        self._next = progress, kernel
+
+    def reach(self, point: Point, site: Site) -> None:
         return None
 
     def arm(self, kernel: Kernel, site: Site) -> Park | None:
-        progress, self.progress = self.progress, None
-        return None if progress is None else Park(word_address=self._word_address, token=self._token, progress=progress)
+        if self._next is None or self._next[1] not in (None, kernel):
+            return None
+        (progress, _), self._next = self._next, None
+        return Park(word_address=self._word_address, token=self._token, progress=progress)
 
 
 class PooledProcess:
@@ -178,7 +183,7 @@ class PooledProcess:
 
     TOKEN = 7
 
-    def __init__(self, rank: PooledRank) -> None:
+    def __init__(self, rank: PooledRank, *, fused: bool) -> None:
         self.regions = Regions(rank.page_bytes)
         self.regions.reserve(rank.allocations)
         for place in rank.attach():
@@ -198,6 +203,7 @@ class PooledProcess:
             marks=self.marks,
             failpoints=self.failpoints,
             gradient_address=lambda segment: gradients + 4 * segment.first,
+            fused=fused,
         )
         self.updater = ChunkUpdater(self.parts, rank.gradients)
 

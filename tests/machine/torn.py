@@ -18,6 +18,7 @@ class Torn:
 
     progress: float
     garbage: bool  # what is not done holds anything, not what was there before
+    in_parity: bool = False  # of an update that is fused with its parity, the second part
 
 
 class Killed(Exception):

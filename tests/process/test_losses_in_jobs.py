@@ -70,6 +70,16 @@ def test_more_than_the_code_solves_is_refused_before_anything_is_written(tmp_pat
     assert not [e for e in entries if e.name in ("repaired", "recovered")]
 
 
+def test_data_without_the_parity_that_speaks_are_refused_though_the_tiers_are_whole(tmp_path: Path) -> None:
+    """U9: what tier 1 holds is of before the first commit of the group."""
+    losses = ("{class: parity, count: 16}", "{class: in-flight, count: 12}", "{class: coded, per: group, group: 0, count: 1}")
+    steps = ["{abort-kernel: {kernel: adam, progress: 0.5, group: 0, chunk: 3}}", *(f"{{lose-pages: {x}}}" for x in losses)]
+    fault = f"{{id: no-row-left, when: {{iteration: 4, phase: update}}, where: {{rank: 0}}, do: [{', '.join(steps)}]}}"
+    reason = "1 of 60 pages of group 0 are lost, 0 solvable .16 of 16 parity rows are lost."
+    done, _ = run(tmp_path, "beyond-budget", "--set", f"faults=[{fault}]", "--set", f"expect.reason={reason}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("name", "unchecked"), [("pages-in-undo", 9), ("pages-in-parity", 9)])
 def test_the_whole_budget_is_used_wherever_the_pages_lie(name: str, unchecked: int, tmp_path: Path) -> None:
     entries = passed(tmp_path, name)
@@ -84,7 +94,7 @@ def test_two_gibibytes_at_the_geometry_of_the_paper(tmp_path: Path) -> None:
     entries = passed(tmp_path, "full-geometry")
     geometry = RankGeometry.read(geometry_path(tmp_path / "full-geometry" / "latest" / "jobs" / "run", 0)).coded
     assert geometry.group_count == 2
-    assert len(CODED_ARRAYS) * geometry.array_bytes >= 2 << 30
+    assert len(CODED_ARRAYS) * geometry.regions[0].array_bytes >= 2 << 30
     assert [e.fields["level"] for e in entries if e.name == "recovered"][-1] == "L3"
     budgets = [budget for e in entries if e.name == "repaired" for budget in e.fields["budgets"]]
     assert max(budget["lost_pages"] for budget in budgets) == 16

@@ -16,7 +16,8 @@ from leto.memory.control import ControlPage
 from leto.update.executor import PlanExecutor
 from leto.update.repair import RepairExecutor
 from tests.machine import observed_rank
-from tests.property.test_machine import QUICK, Broken, RankMachine, needs_poison
+from tests.machine.rank_machine import Broken, RankMachine
+from tests.property.test_machine import QUICK, needs_poison
 
 pytestmark = needs_poison
 
@@ -72,7 +73,7 @@ def written_back_without_tier_2(patch: Patch) -> None:
     patch.setattr(PlanExecutor, "_tier2", lambda self, op: None)
 
 
-SHORT = settings(QUICK, stateful_step_count=8, report_multiple_bugs=False)
+SHORT = settings(QUICK, max_examples=1000, stateful_step_count=8, report_multiple_bugs=False)
 
 
 def lost_mirrors_read_as_words(patch: Patch) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.coding_report import DOCUMENT, FIGURES, TARGETS, Target, document_with, missed_targets, table
+from benchmarks import update_report
+from benchmarks.bars import LABELS, bars
+from benchmarks.coding_report import COMMAND, DOCUMENT, FIGURES, TARGETS, Target, document_with, missed_targets, table
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_document_shows_what_was_recorded() -> None:
     recorded = json.loads(FIGURES.read_text())
     text = DOCUMENT.read_text()
-    assert document_with(table(recorded["figures"], recorded["machine"]), text) == text
+    assert document_with(COMMAND, table(recorded["figures"], recorded["machine"]), text) == text
 
 
 def test_the_recorded_figures_reach_every_target() -> None:
@@ -36,4 +41,23 @@ def test_a_row_that_the_processor_lacks_misses_nothing() -> None:
 
 def test_a_document_without_its_place_for_figures_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks the lines"):
-        document_with("table", "# Erasure coding")
+        document_with(COMMAND, "table", "# Erasure coding")
+
+
+def test_the_document_shows_the_update_that_was_recorded() -> None:
+    recorded = json.loads(update_report.FIGURES.read_text())
+    shown = update_report.tables(recorded["figures"], recorded["machine"])
+    text = DOCUMENT.read_text()
+    assert document_with(update_report.COMMAND, shown, text) == text
+
+
+def test_the_recorded_update_is_not_too_long() -> None:
+    assert json.loads(update_report.FIGURES.read_text())["figures"]["times_plain"]["leto"] <= update_report.MOST
+
+
+def test_bars_are_as_long_as_their_values_and_say_them() -> None:
+    drawn = ElementTree.fromstring(bars(title="a < b", unit="s", series={"one": {"x": 2.0, "y": 1.0}, "two": {"x": 0.5}}))
+    lengths = [float(r.get("width", "")) for r in drawn.iter(f"{SVG}rect") if r.get("x") == str(LABELS)]
+    assert lengths == pytest.approx([610, 152.5, 305])
+    texts = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert [text for text in texts if text in ("2", "0.5", "1")] == ["2", "0.5", "1"]

@@ -97,6 +97,27 @@ def test_without_matrices_nothing_of_muon_is_there() -> None:
     assert [region.arrays for region in geometry.regions] == [CODED_ARRAYS]
 
 
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({"data_pages": 1024, "tier1_pages": 16, "chunk_pages": 63}, 64),  # the paper's: 16 chunks of 63 fill it either way
+        ({"data_pages": 1023, "tier1_pages": 16, "chunk_pages": 63}, 63),  # 16 chunks of 64 columns do not fit
+        ({"data_pages": 16, "tier1_pages": 3, "chunk_pages": 6}, 8),
+        ({"data_pages": 13, "tier1_pages": 4, "chunk_pages": 6}, 6),
+        ({"data_pages": 20, "tier1_pages": 1, "chunk_pages": 3}, 3),
+    ],
+)
+def test_chunks_begin_at_whole_blocks_of_the_code_where_no_chunk_is_lost_by_it(changes: dict[str, int], columns: int) -> None:
+    shape = protection(**changes)
+    assert shape.chunk_columns == columns
+    count = 1024 * shape.chunk_pages // len(CODED_ARRAYS) * shape.chunks_per_group
+    geometry = CodedGeometry(protection=shape, segments=segments([count]))
+    firsts = [geometry.chunk_pages(chunk)[0].column for chunk in geometry.chunks_of(0)]
+    assert firsts == [columns * n for n in range(shape.chunks_per_group)]
+    assert geometry.group_count == 1
+    assert geometry.group_pages(0)[-1].column < shape.data_pages
+
+
 def test_leftover_columns_of_a_group_are_absent() -> None:
     segment = Segment(name="w", first=0, count=2048 * 3, optimizer=0, param_group=0)
     geometry = CodedGeometry(protection=protection(), segments=(segment,))

@@ -98,5 +98,6 @@ def test_only_jobs_that_lose_pages_hand_over_their_memory(tmp_path: Path) -> Non
         for injection in (replace(INJECTION, losses=(loss,)), INJECTION)
     )
     assert (losing.manager_plugins, whole.manager_plugins) == ((hand_over.MANAGER_PLUGIN,), ())
+    assert (losing.agent_plugins, whole.agent_plugins) == ((hand_over.AGENT_PLUGIN,), ())
     assert hand_over.TRAINER_PLUGIN in losing.plugins
     assert hand_over.TRAINER_PLUGIN not in whole.plugins

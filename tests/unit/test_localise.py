@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leto.core.geometry import OS_PAGE_BYTES
+from leto.core.geometry import OS_PAGE_BYTES, Page
+from leto.core.layout import DECISION_OFFSET, Domain, control_page, marker_page_offset
 from leto.device import host
 from leto.device.host import HostArena
 from leto.device.linux import map_over, unmap
 from leto.memory.localise import by_halving, page_by_page
+from leto.memory.retained_state import RetainedState
 
 PAGE_BYTES = 64
 
@@ -101,3 +103,20 @@ def test_any_other_errno_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match="Operation not permitted"):
         arena.has_lost(0, WHOLE)
     arena.close()
+
+
+def test_lost_pages_of_the_control_arena_are_named_and_left_as_they_are() -> None:
+    """Those of this epoch: marks of an older one are nobody's concern any more."""
+    state = RetainedState(0, OS_PAGE_BYTES, OS_PAGE_BYTES, OS_PAGE_BYTES)
+    state.advance(1)
+    state.advance(2)
+    arena = state.arenas[Domain.CONTROL]
+    slot, mirror, older = (offset // OS_PAGE_BYTES for offset in (DECISION_OFFSET, *(marker_page_offset(e, 1) for e in (2, 1))))
+    for page in (slot, mirror, older):
+        unmap(arena.address + page * OS_PAGE_BYTES, OS_PAGE_BYTES)
+    assert state.localise() == 0
+    for _ in range(2):
+        assert state.lost_control() == (slot, mirror)
+    assert control_page(2, slot) == Page("control", 1)
+    assert control_page(2, mirror) == Page("markers", 1)
+    state.close()

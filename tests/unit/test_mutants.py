@@ -126,6 +126,13 @@ def test_an_error_of_planted_code_is_no_checkers_word(message: str) -> None:
         checker_of(message)
 
 
+def test_either_of_two_checkers_may_be_the_first() -> None:
+    mutant = MUTANTS["tier-2-forgotten"]
+    assert mutant.caught_by[Where.EXPLORED] == "bytes or spare row"
+    for checker, passed in (("bytes", True), ("spare row", True), ("INV-P", False), (None, False)):
+        assert trial.timed(mutant, Where.EXPLORED, lambda checker=checker: checker).passed is passed
+
+
 def _result(name: str, judgement: Judgement, reason: str = "") -> CheckResult:
     return CheckResult(name=name, judgement=judgement, reason=reason)
 

@@ -64,6 +64,16 @@ def test_losses_say_what_their_repair_took() -> None:
     assert [(row.rebuilt, row.budgets) for row in unrepaired] == [("", ()), ("", ())]
 
 
+def test_lost_mirrors_are_carried_over_and_took_no_parity() -> None:
+    """A repair that comes later is another loss's."""
+    lost = ("lose", {**ABOUT, "rank": 1, "page_class": "markers", "pages": ["markers:0"]})
+    repaired = next((e.name, dict(e.fields)) for e in HISTORY if e.name == "repaired")
+    (row,) = loss_rows(history(lost, ("carried", {"rank": 1, "epoch": 2, "pages": ["markers:0"]}), repaired))
+    assert (row.pages, row.rebuilt, row.budgets) == (("markers:0",), "carried over from the others", ())
+    (refused,) = loss_rows(history(lost, repaired))
+    assert refused.rebuilt == ""
+
+
 def test_shadows_and_resources() -> None:
     (shadows,) = shadow_rows(HISTORY)
     assert (shadows.epoch, shadows.level, shadows.made_in_s, shadows.ready_s) == (1, "L3", 0.5, 1.0)
