@@ -107,20 +107,26 @@ def _rebind(buffer: Any, parameters: torch.Tensor, gradients: torch.Tensor) -> N
 
 
 def coded_geometry(session: TrainingSession, protection: Protection) -> CodedGeometry:
-    """The flat coded arrays cut along parameters, in the order of the session's shards."""
-    adamw = tuple(Segment(**cut) for _, cut in _cuts(session, muon=False))
-    muon = tuple(Matrix(**cut, rows=shard.rows) for shard, cut in _cuts(session, muon=True))
-    return CodedGeometry(protection=protection, segments=adamw, matrices=muon)
+    """The flat coded arrays cut along parameters: those of AdamW and those of Muon, each in the order of the shards."""
+    segments: list[Segment] = []
+    matrices: list[Matrix] = []
+    for shard, first in _placed(session):
+        fields: dict[str, Any] = {"name": shard.name, "first": first, "count": shard.count}
+        fields |= {"optimizer": shard.optimizer, "param_group": shard.param_group}
+        if shard.rows:
+            matrices.append(Matrix(**fields, rows=shard.rows))
+        else:
+            segments.append(Segment(**fields))
+    return CodedGeometry(protection=protection, segments=tuple(segments), matrices=tuple(matrices))
 
 
-def _cuts(session: TrainingSession, *, muon: bool) -> Iterator[tuple[Shard, dict[str, Any]]]:
-    """The shards of AdamW, or those of Muon, with the fields of their segments."""
-    first = 0
+def _placed(session: TrainingSession) -> Iterator[tuple[Shard, int]]:
+    """Every shard with its first element in the arrays it belongs to: Muon's or AdamW's."""
+    stops = {True: 0, False: 0}
     for shard in session.shards:
-        if bool(shard.rows) is muon:
-            place = {"name": shard.name, "first": first, "count": shard.count}
-            yield shard, place | {"optimizer": shard.optimizer, "param_group": shard.param_group}
-            first += shard.count
+        is_matrix = shard.rows > 0
+        yield shard, stops[is_matrix]
+        stops[is_matrix] += shard.count
 
 
 def bind_optimizer(session: TrainingSession, place: Place) -> None:
@@ -129,14 +135,13 @@ def bind_optimizer(session: TrainingSession, place: Place) -> None:
     From here on no master shares memory with a parameter, whatever the precision (U31). The arrays' padding is not touched:
     the pool hands it out zeroed and no chunk changes it.
     """
-    for muon, (of_masters, *of_moments) in ((False, CODED_ARRAYS), (True, (MUON_MASTER, MOMENTUM_BUFFER))):
-        for shard, cut in _cuts(session, muon=muon):
-            tensors = {of_masters: shard.master} | {name: shard.moments[name] for name in of_moments}
-            for name, tensor in tensors.items():
-                array = torch.from_numpy(place(name)).view(torch.float32)
-                retained = array[cut["first"] : cut["first"] + cut["count"]].view(tensor.shape)
-                retained.copy_(tensor.detach())  # the master of an fp32 parameter is a view that autograd follows
-                tensor.data = retained
+    for shard, first in _placed(session):
+        of_masters, *of_moments = (MUON_MASTER, MOMENTUM_BUFFER) if shard.rows else CODED_ARRAYS
+        for name, tensor in ((of_masters, shard.master), *((name, shard.moments[name]) for name in of_moments)):
+            array = torch.from_numpy(place(name)).view(torch.float32)
+            retained = array[first : first + shard.count].view(tensor.shape)
+            retained.copy_(tensor.detach())  # the master of an fp32 parameter is a view that autograd follows
+            tensor.data = retained
 
 
 def gradient_geometry(session: TrainingSession, protection: Protection) -> GradientGeometry:
@@ -155,11 +160,7 @@ class GradientAddresses:
     """Where the update finds the gradients of a segment: the owned, reduced fp32 shard, which it must not change."""
 
     def __init__(self, session: TrainingSession) -> None:
-        self._base = {
-            shard.name: shard.gradient.data_ptr() - ELEMENT_BYTES * cut["first"]
-            for muon in (False, True)
-            for shard, cut in _cuts(session, muon=muon)
-        }
+        self._base = {shard.name: shard.gradient.data_ptr() - ELEMENT_BYTES * first for shard, first in _placed(session)}
 
     def of(self, segment: Segment) -> int:
         """Address of the gradient of element ``segment.first``; ``segment`` may be clipped to a chunk."""
