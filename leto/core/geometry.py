@@ -176,7 +176,7 @@ class Region:
         """Pages that one chunk has in each of the arrays."""
         return self.protection.chunk_pages // len(self.arrays)
 
-    @property
+    @cached_property
     def chunk_elements(self) -> int:
         """fp32 elements of each array in one chunk."""
         return self.array_pages_per_chunk * self.protection.page_bytes // ELEMENT_BYTES
@@ -240,7 +240,10 @@ class CodedGeometry:
         return tuple(regions) if self.matrices else (regions[0],)
 
     def region_of(self, chunk: int) -> Region:
-        return next(region for region in self.regions if chunk in region.chunks)
+        for region in self.regions:
+            if chunk in region.chunks:
+                return region
+        raise IndexError(f"there is no chunk {chunk} of {self.chunk_count}")
 
     @property
     def element_count(self) -> int:
