@@ -87,9 +87,10 @@ class TrainingSession:
     def _create_moments(self) -> None:
         """Optimizers would create their state at the first step; it must have names and places before."""
         for shard in self.shards:
-            names = ("momentum_buffer",) if shard.rows else ("exp_avg", "exp_avg_sq")
-            state = {name: torch.zeros_like(shard.master) for name in names}
-            shard.inner.state[shard.parameter] = state if shard.rows else {"step": torch.zeros((), dtype=torch.float32)} | state
+            state = {} if shard.rows else {"step": torch.zeros((), dtype=torch.float32)}
+            for name in ("momentum_buffer",) if shard.rows else ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros_like(shard.master)
+            shard.inner.state[shard.parameter] = state
 
     # The compute phase.
 
