@@ -1,6 +1,6 @@
 # demo   install into .venv and run one scenario
-# test   everything pytest has: quick tests on two workers, then those that start trainers, one at a time
-# nightly  what takes longer: the explorer exhaustively and far beyond, planted bugs, slow scenarios
+# test   quick tests on two workers, then those that start trainers, one at a time
+# nightly  what takes longer: the explorer exhaustively and far beyond, all planted bugs, tests of minutes
 # check  lint, format, types
 # test-native   the kernels under address and undefined behaviour sanitizers, every row this processor has
 # bench-update  one update of 2 GiB against Adam alone and torch's (3 GiB of memory); fails where it takes too long

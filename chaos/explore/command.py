@@ -49,13 +49,17 @@ def explore(
         points = 0 if exhaustive else POINTS
     orders = [Order(exhaustive=exhaustive, points=share, seed=seed) for share in _shares(points, len(names))]
     jobs = jobs or len(os.sched_getaffinity(0))
-    results = [_explored(name, order, jobs) for name, order in zip(names, orders, strict=True)]
-    missing = never_reached(results)
+    results = []
+    for name, order in zip(names, orders, strict=True):
+        results.append(_explored(name, order, jobs))
+        if not as_json:
+            _print(results[-1])
+    missing = never_reached(results) if shape is None else []  # no shape reaches all of them
     passed = not missing and all(result.passed for result in results)
     if as_json:
         typer.echo(json.dumps(_as_json(results, missing, passed), indent=2))
     else:
-        _print(results, missing)
+        _print_marks(results, missing)
     raise typer.Exit(0 if passed else Verdict.FAIL.value)
 
 
@@ -103,18 +107,19 @@ def repeat_line(shape: str, failure: Failure) -> str:
     return f"leto-chaos explore --shape {shape} --case {shlex.quote(str(failure.case))}"
 
 
-def _print(results: list[Result], missing: list[str]) -> None:
-    for result in results:
-        typer.echo(f"{result.shape}: {result.formula} = {result.total}")
-        beyond = f"{result.drawn} drawn from the product of everything"
-        rate = f"{result.seconds:.1f} s, {result.cases_a_minute:.0f} recoveries a minute"
-        typer.echo(f"  explored {result.explored} / {result.total}, and {beyond}; {rate}")
-        for failure in result.failures:
-            typer.echo(
-                f"  FAILED: {failure.description}\n    {failure.message}\n    repeat: {repeat_line(result.shape, failure)}"
-            )
-        if result.unlike_plan is not None:
-            typer.echo(f"  FAILED: {result.unlike_plan}")
+def _print(result: Result) -> None:
+    typer.echo(f"{result.shape}: {result.formula} = {result.total}")
+    beyond = f"{result.drawn} drawn from the product of everything"
+    rate = f"{result.seconds:.1f} s, {result.cases_a_minute:.0f} recoveries a minute"
+    typer.echo(f"  explored {result.explored} / {result.total}, and {beyond}; {rate}")
+    for failure in result.failures:
+        typer.echo(f"  FAILED: {failure.description}\n    {failure.message}\n    repeat: {repeat_line(result.shape, failure)}")
+    if result.unlike_plan is not None:
+        typer.echo(f"  FAILED: {result.unlike_plan}")
+
+
+def _print_marks(results: list[Result], missing: list[str]) -> None:
+    typer.echo(f"explored {sum(result.explored for result in results)} / {sum(result.total for result in results)} in all")
     seen = sum((result.reached for result in results), Counter[str]())
     typer.echo(f"reached {len(reached.REQUIRED) - len(missing)} / {len(reached.REQUIRED)} marks")
     for mark in reached.REQUIRED:

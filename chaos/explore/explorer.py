@@ -13,7 +13,7 @@ from chaos.explore.job import RANKS, Job
 from chaos.explore.losses import MIRROR_SETS, NONE, Loss, losses_of, lost_beside, split_name
 from chaos.explore.shapes import Shape
 from chaos.explore.steps import Crash, Driver, Through
-from chaos.explore.tape import Frame, Names, StopAt, Tape, contents, last_header, record
+from chaos.explore.tape import Frame, Names, StopAt, Tape, contents, ends_with_header, record
 from chaos.explore.totals import Totals
 from leto.core.errors import ConfigError, Unrecoverable
 from leto.core.markers import MIRRORS, Phase, Progress
@@ -238,7 +238,7 @@ class Explorer:
             wrong = [name for name, content in right.contents[number].items() if found[name] != content]
             if wrong:
                 raise Failed(f"rank {number} ends with other bytes in {', '.join(wrong)}")
-            if last_header(self.job, number) != right.headers[number]:
+            if not ends_with_header(self.job, number, right.headers[number]):
                 raise Failed(f"rank {number} ends with another HEADER({self.shape.iterations + 1})")
             for t in range(max(decision.target, 1), self.shape.iterations + 1):
                 if self.job.told.get((number, t)) != right.told[number, t]:

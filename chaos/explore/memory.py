@@ -151,6 +151,7 @@ class Markers(ControlPage):
     def __init__(self) -> None:
         self._arena = _Arena()
         self._words: dict[int, list[ctypes.Array[ctypes.c_uint64]]] = {}
+        self._read: dict[tuple[int, tuple[tuple[int, ...] | None, ...]], Progress] = {}
         self._word_addresses: dict[tuple[int, Word], tuple[int, int, int]] = {}
         super().__init__(self._arena)
 
@@ -173,8 +174,11 @@ class Markers(ControlPage):
         return self.read(epoch)
 
     def read(self, epoch: int, lost: Collection[int] = ()) -> Progress:
-        """What a reader finds when these mirrors are lost. Raises Unrecoverable (U4)."""
-        return read_mirrors(epoch, [None if m in lost else words for m, words in enumerate(self.mirrors(epoch))])
+        """What a reader finds when these mirrors are lost. Raises Unrecoverable (U4). The same words are read once only."""
+        left = tuple(None if m in lost else tuple(words) for m, words in enumerate(self._views(epoch)))
+        if (epoch, left) not in self._read:
+            self._read[epoch, left] = read_mirrors(epoch, left)
+        return self._read[epoch, left]
 
     def carry(self, epoch: int, progress: Progress) -> None:
         self.write_words(epoch, words_of(epoch, progress))

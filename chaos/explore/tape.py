@@ -11,10 +11,10 @@ from chaos.explore.lanes import Cut, Cuts, LaneStep, Plan
 from chaos.explore.shapes import Shape
 from chaos.explore.steps import END, MARK_STATES, WRITE_STATES, Crash, LaneStates, Step, seen, together
 from leto.core.geometry import CODED_ARRAYS
-from leto.core.layout import TIER2, tier1
-from leto.core.records import Header, IterationResult
+from leto.core.layout import HEADER_RECORDS, TIER2, tier1
+from leto.core.records import RECORD_SLOTS, IterationResult, encode_record
 from leto.update.executor import PlanExecutor, UpdateParts
-from leto.update.record_slots import RecordSlots
+from leto.update.record_slots import RECORD_SLOT_BYTES, RecordSlots
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class RankTape:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a job without crashes leaves behind: coded state, both tiers, the last HEADER of every rank, and the results."""
+    """What a job without crashes leaves behind: coded state, both tiers, the slots of the last HEADER, and the results."""
 
     contents: tuple[Mapping[str, bytes], ...]
-    headers: tuple[Header, ...]
+    headers: tuple[bytes, ...]
     told: Mapping[tuple[int, int], IterationResult]
 
 
@@ -232,7 +232,7 @@ def record(shape: Shape) -> Tape:
 
 def ending_of(job: Job) -> Ending:
     numbers = range(RANKS)
-    return Ending(tuple(contents(job, n) for n in numbers), tuple(last_header(job, n) for n in numbers), dict(job.told))
+    return Ending(tuple(contents(job, n) for n in numbers), tuple(_last_header(job, n) for n in numbers), dict(job.told))
 
 
 def contents(job: Job, number: int) -> dict[str, bytes]:
@@ -241,6 +241,16 @@ def contents(job: Job, number: int) -> dict[str, bytes]:
     return rank.memory.contents(name for name in names if name in rank.classes)
 
 
-def last_header(job: Job, number: int) -> Header:
-    """Raises ProtocolViolation when the slot does not hold it."""
-    return RecordSlots(job.ranks[number].memory).read_header(job.shape.iterations + 1)
+def _last_header(job: Job, number: int) -> bytes:
+    header = RecordSlots(job.ranks[number].memory).read_header(job.shape.iterations + 1)
+    return encode_record(header, RECORD_SLOT_BYTES)
+
+
+def ends_with_header(job: Job, number: int, right: bytes) -> bool:
+    """Whether the slot of the last HEADER holds the right one. Raises ProtocolViolation when it holds none."""
+    memory, t = job.ranks[number].memory, job.shape.iterations + 1
+    first = t % RECORD_SLOTS * RECORD_SLOT_BYTES
+    if memory.bytes(HEADER_RECORDS)[first : first + len(right)].tobytes() == right:
+        return True
+    RecordSlots(memory).read_header(t)
+    return False

@@ -12,8 +12,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from leto import _kernels
 
 ROOT = Path(__file__).parents[2]
@@ -98,7 +96,6 @@ class NativeCheck:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_planted_bugs_are_caught(tmp_path: Path) -> None:
     native = NativeCheck(tmp_path)
     rows = _kernels.supported_rows

@@ -22,7 +22,6 @@ ROWS = ("portable", "avx2", "gfni")
 TIMEOUT_S = 300.0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS)
 def test_the_suites_hold_on_every_row(row: str) -> None:
     if row not in _kernels.supported_rows:

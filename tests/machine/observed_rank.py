@@ -37,7 +37,8 @@ class ObservedRank:
     ``seen`` says what must be; the code that is judged is never asked.
     """
 
-    def __init__(self, rank: PooledRank, model: CrashFree, *, fused: bool) -> None:
+    def __init__(self, rank: PooledRank, model: CrashFree, *, fused: bool, twice: bool = False) -> None:
+        """A cold start; ``twice`` when the first one dies before HEADER(1) is durable and loses what it had built."""
         self.rank = rank
         self.seen = Oracle(rank, model)
         self.process: PooledProcess | None = None
@@ -50,6 +51,15 @@ class ObservedRank:
         rank.allocate()
         self.attach(fused=fused)
         self._build()
+        if twice:
+            self.die()
+            self.lose(self.losable(PageClass.CODED))
+            self.decide("level")
+            self.attach(fused=fused)
+            self.rebuild()
+            self._build()
+        self._mark(Phase.HEADER, 1)
+        self.alive.updater.lend()
 
     def close(self) -> None:
         """Gives the pool's memory back. What a failed test still holds of a process keeps its own mappings alive."""
@@ -101,14 +111,20 @@ class ObservedRank:
             op = self.next_operation(lane)
             if op is None:
                 break
-            self._do(op)
+            self._executor.run((op,))
+            self._saw(op)
             names.append(op.describe())
         return names
 
-    def complete(self, mirrors: int = MIRRORS) -> None:
-        for op in self._planned:  # its own order is a legal one
-            if op.index not in self._done:
-                self._do(op)
+    def complete(self, mirrors: int = MIRRORS, *, by_updater: bool = False) -> None:
+        """The rest of the update: by the updater itself, whose lanes run freely, or in the order of the plan."""
+        left = [op for op in self._planned if op.index not in self._done]
+        if by_updater:
+            self.alive.updater.run(self._read_post(self.account.iteration).values, self.alive.marks.progress())
+        else:
+            self._executor.run(left)
+        for op in left:
+            self._saw(op)
         self._mark(Phase.COMPLETE, self.account.iteration, mirrors)
 
     def next_header(self, mirrors: int = MIRRORS) -> None:
@@ -133,13 +149,11 @@ class ObservedRank:
         self.next_header()
 
     def _build(self) -> None:
-        """A cold start."""
+        """All of a cold start but its mark."""
         for name in CODED_ARRAYS:
             self.alive.write(name, self._model.state(0)[name])
         self.alive.updater.encode_state()
         self.alive.records.write_header(self._model.header(1))
-        self._mark(Phase.HEADER, 1)
-        self.alive.updater.lend()
 
     def _plan(self) -> None:
         """What this process has to do of the update, with the values that are on record."""
@@ -150,8 +164,7 @@ class ObservedRank:
         self._executor = PlanExecutor(self.alive.parts, update)
         self._done: set[int] = set()
 
-    def _do(self, op: Operation) -> None:
-        self._executor.run((op,))
+    def _saw(self, op: Operation) -> None:
         self.seen.done(op)
         self._done.add(op.index)
         if op.publish is not None:
@@ -249,7 +262,7 @@ class ObservedRank:
         assert decided == expected, f"decided {decided}, not {expected}"
         self._open(decision)
         self._peer.carried(decision.carried[1])
-        if self.account.phase < Phase.BEGIN and not self._updates:
+        if Phase.NONE < self.account.phase < Phase.BEGIN and not self._updates:
             self.seen.goes_back_to_header()
         return decision
 

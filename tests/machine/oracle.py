@@ -119,7 +119,9 @@ class Oracle:
 
 
 def expected_decision(*places: Place) -> tuple[Action, int]:
-    """An update that somebody has begun is finished when somebody has not completed it."""
+    """An update that somebody has begun is finished when somebody has not completed it; before HEADER(1) nothing counts."""
+    if any(phase is Phase.NONE for _, phase in places):
+        return Action.COLD, 0
     begun = max(t if phase >= Phase.BEGIN else t - 1 for t, phase in places)
     if all((t, phase) >= (begun, Phase.COMPLETE) for t, phase in places):
         return Action.RESTART, begun + 1

@@ -126,9 +126,8 @@ def refused(machine: RankMachine) -> bool:
 
 
 mirrors = st.sampled_from([MIRRORS, MIRRORS, MIRRORS, 1, 2])  # most of them go on
-
-
 peer = st.sampled_from(WHERE)
+START = {"shape": st.sampled_from(list(PROTECTIONS)), "fused": st.booleans(), "twice": st.booleans()}
 
 
 class RankMachine(RuleBasedStateMachine):
@@ -142,13 +141,14 @@ class RankMachine(RuleBasedStateMachine):
         self.moved = False  # since it recovered
         self.it: ObservedRank
 
-    @initialize(shape=st.sampled_from(list(PROTECTIONS)), fused=st.booleans())
+    @initialize(**START)
     @told
-    def starts(self, shape: str, fused: bool) -> None:
+    def starts(self, shape: str, fused: bool, twice: bool) -> None:
         """Where the stories begin that are worth telling: in an update."""
-        self._event(f"a job of shape {shape}{_fused(fused)} starts and begins update 1")
+        again = ", dies before HEADER(1), starts from the seed again" if twice else ""
+        self._event(f"a job of shape {shape}{_fused(fused)} starts{again} and begins update 1")
         self.losses, self.decided, self.moved = 0, False, False
-        self.it = ObservedRank(PooledRank(coded_of(shape)), crash_free(shape), fused=fused)
+        self.it = ObservedRank(PooledRank(coded_of(shape)), crash_free(shape), fused=fused, twice=twice)
         self.it.begin()
 
     @rule(data=st.data())
@@ -182,10 +182,11 @@ class RankMachine(RuleBasedStateMachine):
         self.story[-1] += f" {', '.join(self.it.operate(count, Lane.COPY))}"
         self.moved = True
 
-    @event(in_phase(Phase.BEGIN), mirrors=mirrors)
-    def completes(self, mirrors: int) -> None:
-        self._event(f"it completes update {self._iteration}{_dies_with(mirrors)}")
-        self.it.complete(mirrors)
+    @event(in_phase(Phase.BEGIN), mirrors=mirrors, by_updater=st.booleans())
+    def completes(self, mirrors: int, by_updater: bool) -> None:
+        lanes = ", its lanes run freely" if by_updater else ""
+        self._event(f"it completes update {self._iteration}{lanes}{_dies_with(mirrors)}")
+        self.it.complete(mirrors, by_updater=by_updater)
         self.moved = True
 
     @event(in_phase(Phase.COMPLETE), mirrors=mirrors, weight=2)
@@ -269,10 +270,10 @@ class RankMachine(RuleBasedStateMachine):
         if alive(self):
             self.it.die()
 
-    @event(refused, shape=st.sampled_from(list(PROTECTIONS)), fused=st.booleans())
-    def starts_again(self, shape: str, fused: bool) -> None:
+    @event(refused, **START)
+    def starts_again(self, **arguments: Any) -> None:
         self.it.close()
-        self.starts(shape=shape, fused=fused)
+        self.starts(**arguments)
 
     @invariant()
     @told
