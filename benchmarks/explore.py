@@ -24,7 +24,7 @@ from chaos.explore.explorer import Explorer
 from chaos.explore.products import Products
 from chaos.explore.shapes import SHAPES
 
-CASES = 500
+CASES = 100
 RUNS = 5
 
 Figures = dict[str, int | float | str]
