@@ -56,7 +56,8 @@ Job = Callable[[int], None]
 
 
 def coded_geometry() -> CodedGeometry:
-    count = STATE_CHUNKS * PROTECTION.chunk_elements // PARAMETER_ELEMENTS
+    state_bytes = STATE_CHUNKS * PROTECTION.chunk_pages * PROTECTION.page_bytes
+    count = state_bytes // (12 * PARAMETER_ELEMENTS)  # three arrays of fp32
     segments = tuple(
         Segment(name=f"p{n}", first=n * PARAMETER_ELEMENTS, count=PARAMETER_ELEMENTS, optimizer=0, param_group=0)
         for n in range(count)
@@ -183,7 +184,7 @@ def measure(rank: Rank) -> dict[str, Any]:
         operations.append(by_operation(rank, iteration))
     # What plain and torch changed has no parity: an update over it is as long, but its result is no code word.
     return {
-        "state_bytes": 3 * rank.coded.array_bytes,
+        "state_bytes": 3 * rank.coded.regions[0].array_bytes,
         "page_bytes": PROTECTION.page_bytes,
         "chunk_pages": PROTECTION.chunk_pages,
         "rounds": ROUNDS,

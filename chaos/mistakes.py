@@ -19,6 +19,7 @@ from leto.core.wording import one_of
 
 Mistake = tuple[Path, str]
 KERNELS_OUTSIDE_UPDATE = (Kernel.RS_ENCODE,)
+KERNELS_OF_MUON = (Kernel.MUON_MOMENTUM, Kernel.MUON_APPLY)
 """Gradient parity is encoded before anybody may begin, so it is no part of the update phase."""
 
 
@@ -155,6 +156,7 @@ def find_contradictions(data: Any) -> Iterator[Mistake]:
         yield from _in_rank(data, _dig(fault, "where", "rank"), (*where, "where", "rank"))
         yield from _in_holds(data, fault, where)
         yield from _in_steps(data, fault, where)
+        yield from _in_kernels(data, fault, where)
         for path, action in _actions(fault, where):
             yield from _in_action(fault, action, path)
     yield from _in_expect(data)
@@ -328,6 +330,19 @@ def _in_action(fault: Any, action: Any, path: Path) -> Iterator[Mistake]:
     kernel = _dig(action, "abort-kernel", "kernel")
     if phase == "update" and kernel in [k.value for k in KERNELS_OUTSIDE_UPDATE]:
         yield (*path, "abort-kernel", "kernel"), f"{kernel!r} does not run in the update phase; leave 'phase' out"
+
+
+def _in_kernels(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
+    """Muon's run only where it updates something."""
+    if _dig(data, "workload", "optimizer") == "muon":
+        return
+    aimed = [
+        ((*path, "abort-kernel", "kernel"), _dig(action, "abort-kernel", "kernel")) for path, action in _actions(fault, where)
+    ]
+    aimed += [((*path, "kernel"), _dig(hold, "kernel")) for path, hold in _holds(fault, where)]
+    for path, kernel in aimed:
+        if kernel in [k.value for k in KERNELS_OF_MUON]:
+            yield path, f"{kernel!r} does not run without Muon; write 'optimizer: muon' in 'workload', or aim at 'adam'"
 
 
 def _in_skipped(data: Any) -> Iterator[Mistake]:

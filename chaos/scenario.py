@@ -88,6 +88,7 @@ class Workload(_Model):
     model: str
     parallel: Parallel
     precision: str = "bf16"
+    optimizer: str = "adam"
     iterations: Count
     data: str = "shakespeare"
     seed: Annotated[int, Field(ge=0)] = 42
@@ -98,6 +99,7 @@ class Workload(_Model):
             data_parallel=self.parallel.dp,
             expert_parallel=self.parallel.ep,
             precision=self.precision,
+            optimizer=self.optimizer,
             iterations=self.iterations,
             data=self.data,
             seed=self.seed,

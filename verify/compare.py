@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from leto.core.geometry import CODED_ARRAYS
+from leto.core.geometry import CODED_ARRAYS, MOMENTUM_BUFFER
 from verify.bits import bits_of, ulp_distance
 from verify.ledger import Ledger, Record
 
@@ -177,6 +177,6 @@ def _digests(expected: Record, actual: Record) -> Iterator[_Found]:
 
 def _kind_of(name: str) -> Kind:
     family = name.partition("/")[0]
-    if family in CODED_ARRAYS:
+    if family in (*CODED_ARRAYS, MOMENTUM_BUFFER):
         return Kind.CODED
     return Kind.DERIVED if family == "param" else Kind.STATE

@@ -7,7 +7,7 @@ import numpy as np
 
 from chaos.explore.memory import MarkerImage, Markers, Memory
 from leto.core.failpoints import Failpoints, NoFailpoints
-from leto.core.geometry import CODED_ARRAYS, CodedGeometry, GradientGeometry, Page, Protection, Segment, pages_of_bytes
+from leto.core.geometry import CodedGeometry, GradientGeometry, Matrix, Page, Protection, Segment, pages_of_bytes
 from leto.core.layout import Allocation, PageClass, updater_allocations
 from leto.core.markers import Mark, Phase, Word
 from leto.core.records import UpdateValues
@@ -16,6 +16,7 @@ from leto.device.base import Kernels
 from leto.device.host_kernels import HostKernels
 from leto.update.executor import AdamHyper, UpdateParts
 from leto.update.marks import Marks
+from leto.update.pieces import Muon
 from leto.update.record_slots import RECORD_SLOT_BYTES
 from leto.update.updater import ChunkUpdater
 
@@ -28,9 +29,11 @@ class RetainedRank:
     """Everything of a rank that outlives its processes. ``lost`` are the pages marked as lost and not yet rebuilt,
     ``lost_mirrors`` those of this epoch's marker page."""
 
-    def __init__(self, segments: tuple[Segment, ...], protection: Protection) -> None:
-        self.coded = CodedGeometry(protection=protection, segments=segments)
-        pages = tuple(pages_of_bytes(GRADIENTS, 0, 4 * self.coded.element_count, protection.page_bytes))
+    def __init__(self, segments: tuple[Segment, ...], protection: Protection, matrices: tuple[Matrix, ...] = ()) -> None:
+        self.coded = CodedGeometry(protection=protection, segments=segments, matrices=matrices)
+        self._elements = {array: region.element_count for region in self.coded.regions for array in region.arrays}
+        self._elements[GRADIENTS] = sum(part.count for part in (*segments, *matrices))
+        pages = tuple(pages_of_bytes(GRADIENTS, 0, 4 * self._elements[GRADIENTS], protection.page_bytes))
         self.gradients = GradientGeometry(protection=protection, pages=pages)
         whole = len(pages) * protection.page_bytes
         allocations = [
@@ -46,12 +49,17 @@ class RetainedRank:
 
     def array(self, name: str) -> np.ndarray:
         """The real elements of a coded array or of the gradients, without padding."""
-        return self.memory.bytes(name).view(np.float32)[: self.coded.element_count]
+        return self.memory.bytes(name).view(np.float32)[: self._elements[name]]
+
+    def gradient_address(self, segment: Segment) -> int:
+        """What AdamW updates comes before the matrices."""
+        before = self.coded.element_count if segment.name in {matrix.name for matrix in self.coded.matrices} else 0
+        return self.memory.address(GRADIENTS) + 4 * (before + segment.first)
 
     def fill(self, generator: np.random.Generator) -> None:
         """Coded state of a model that has not been trained."""
-        for name in CODED_ARRAYS:
-            values = generator.standard_normal(self.coded.element_count).astype(np.float32)
+        for name in (array for region in self.coded.regions for array in region.arrays):
+            values = generator.standard_normal(self._elements[name]).astype(np.float32)
             self.array(name)[:] = np.abs(values) if name == "exp_avg_sq" else values
 
     def process(self) -> Process:
@@ -75,11 +83,13 @@ class RetainedRank:
 class InMemoryRank(RetainedRank):
     """A rank with state and parity, as between two updates."""
 
-    def __init__(self, segments: tuple[Segment, ...], protection: Protection, seed: int) -> None:
-        super().__init__(segments, protection)
+    def __init__(
+        self, segments: tuple[Segment, ...], protection: Protection, seed: int, matrices: tuple[Matrix, ...] = ()
+    ) -> None:
+        super().__init__(segments, protection, matrices)
         generator = np.random.default_rng(seed)
         self.fill(generator)
-        self.array(GRADIENTS)[:] = generator.standard_normal(self.coded.element_count).astype(np.float32)
+        self.array(GRADIENTS)[:] = generator.standard_normal(self._elements[GRADIENTS]).astype(np.float32)
         self.process().updater.encode_state()
 
     def crash(self) -> Decision:
@@ -93,11 +103,16 @@ class Process:
     """What a trainer process builds over retained memory."""
 
     def __init__(
-        self, rank: RetainedRank, kernels: Kernels = KERNELS, failpoints: Failpoints | None = None, *, fused: bool = False
+        self,
+        rank: RetainedRank,
+        kernels: Kernels = KERNELS,
+        failpoints: Failpoints | None = None,
+        *,
+        fused: bool = False,
+        muon: Muon | None = None,
     ) -> None:
         self.rank = rank
         self.marks = Marks(kernels, rank.markers, rank.epoch)
-        gradients = rank.memory.address(GRADIENTS)
         self.parts = UpdateParts(
             coded=rank.coded,
             retained=rank.memory,
@@ -106,8 +121,9 @@ class Process:
             hyper=HYPER,
             marks=self.marks,
             failpoints=failpoints or NoFailpoints(),
-            gradient_address=lambda segment: gradients + 4 * segment.first,
+            gradient_address=rank.gradient_address,
             fused=fused,
+            muon=muon,
         )
         self.updater = ChunkUpdater(self.parts, rank.gradients)
 

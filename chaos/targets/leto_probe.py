@@ -19,7 +19,7 @@ from pathlib import Path
 from chaos.schedule import Injection, Place, logical_time
 from leto.core.events import Event
 from leto.core.failpoints import Kernel, Park, Point, Site
-from leto.core.geometry import CodedGeometry, GradientGeometry, Page
+from leto.core.geometry import CodedGeometry, GradientGeometry, Page, Rule
 from leto.core.hooks import IterationView, ParityAudit, TrainerContext
 from leto.core.layout import TIER2, UNDO, parity_slot, tier1
 from leto.core.markers import Phase, Progress
@@ -121,13 +121,16 @@ class ArmedFailpoints:
         assert coded is not None and gradients is not None, "kernels run after the geometry is known"
         if place.kernel is Kernel.UNDO_RESTORE and place.group is None and place.chunk is None:
             return True
-        groups = gradients.group_count if place.kernel is Kernel.RS_ENCODE else coded.group_count
-        group = place.group_draw % groups if place.group is None else place.group
+        hit = _chunks_hit(coded, place.kernel)
+        groups = range(gradients.group_count) if place.kernel is Kernel.RS_ENCODE else _groups_of(coded, hit)
+        group = groups[place.group_draw % len(groups)] if place.group is None else place.group
         if site.group != group or site.chunk is None:
             return site.group == group
         chunks = coded.chunks_of(group)
-        chunk = place.chunk_draw % len(chunks) if place.chunk is None else place.chunk
-        return site.chunk == chunks[0] + chunk
+        if place.chunk is not None:
+            return site.chunk == chunks[0] + place.chunk
+        drawn = [chunk for chunk in chunks if chunk in hit]
+        return site.chunk == drawn[place.chunk_draw % len(drawn)]
 
     def _write_aim(self, place: Place, kernel: Kernel, site: Site) -> None:
         assert site.group is not None
@@ -135,6 +138,19 @@ class ArmedFailpoints:
         assert coded is not None
         target = target_pages(coded, kernel, site)
         Aim(token=place.token, group=site.group, chunk=site.chunk, target=target).write(self._aimed_dir)
+
+
+_RULES = {Kernel.ADAM: Rule.ADAMW, Kernel.MUON_MOMENTUM: Rule.MUON_MOMENTUM, Kernel.MUON_APPLY: Rule.MUON_APPLY}
+
+
+def _chunks_hit(coded: CodedGeometry, kernel: Kernel | None) -> range:
+    """The chunks in which a kernel runs: those of its rule, or all."""
+    rule = _RULES.get(kernel) if kernel else None
+    return next((region.chunks for region in coded.regions if region.rule is rule), range(coded.chunk_count))
+
+
+def _groups_of(coded: CodedGeometry, chunks: range) -> range:
+    return range(coded.group_of(chunks.start), coded.group_of(chunks.stop - 1) + 1)
 
 
 def target_pages(coded: CodedGeometry, kernel: Kernel, site: Site) -> tuple[Page, ...]:

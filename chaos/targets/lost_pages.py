@@ -11,7 +11,7 @@ from typing import Any
 from chaos.loss import EXPENDABLE, Loss, LossClass, LostPages
 from chaos.schedule import draw
 from chaos.targets.base import FaultNotInjected
-from leto.core.geometry import CodedGeometry, GradientGeometry, Page, Protection, Segment
+from leto.core.geometry import CodedGeometry, GradientGeometry, Matrix, Page, Protection, Segment
 from leto.core.hooks import TrainerContext
 from leto.core.layout import MARKERS, TIER2, UNDO, Allocation, PageClass, gradient_parity, parity_slot, tier1
 from leto.core.markers import MIRRORS, Phase, Progress
@@ -29,6 +29,7 @@ class RankGeometry:
         return {
             "protection": asdict(self.coded.protection),
             "segments": [asdict(segment) for segment in self.coded.segments],
+            "matrices": [asdict(matrix) for matrix in self.coded.matrices],
             "gradient_pages": [asdict(page) for page in self.gradients.pages],
         }
 
@@ -36,9 +37,10 @@ class RankGeometry:
     def from_json(raw: Mapping[str, Any]) -> RankGeometry:
         protection = Protection(**raw["protection"])
         segments = tuple(Segment(**segment) for segment in raw["segments"])
+        matrices = tuple(Matrix(**matrix) for matrix in raw["matrices"])
         pages = tuple(Page(**page) for page in raw["gradient_pages"])
         return RankGeometry(
-            coded=CodedGeometry(protection=protection, segments=segments),
+            coded=CodedGeometry(protection=protection, segments=segments, matrices=matrices),
             gradients=GradientGeometry(protection=protection, pages=pages),
         )
 

@@ -17,12 +17,17 @@ DEFAULT_UPDATER = "leto.update.updater:ChunkUpdater"
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What is trained. ``model`` names an entry of leto.megatron.models."""
+    """What is trained. ``model`` names an entry of leto.megatron.models.
+
+    ``optimizer`` is ``adam`` (AdamW, sharded over the data-parallel ranks) or ``muon`` (Muon for matrices, AdamW for the rest,
+    not sharded).
+    """
 
     model: str
     data_parallel: int
     expert_parallel: int = 1
     precision: str = "bf16"
+    optimizer: str = "adam"
     iterations: int
     data: str = "shakespeare"
     seed: int = 42

@@ -50,6 +50,8 @@ class Kernel(_Place):
     """Points inside an operation, reached at a fraction of its output. Named as in scenario files."""
 
     ADAM = "adam", "operation 9: the chunk's masters and moments, in place"
+    MUON_MOMENTUM = "muon-momentum", "operation 9 of a chunk of Muon's momentum, in place"
+    MUON_APPLY = "muon-apply", "operation 9 of a chunk of Muon's masters, in place"
     RS_UPDATE = "rs-update", "operation 10: the chunk's difference into the other parity slot"
     RS_ENCODE = "rs-encode", "gradient parity, before POST(t)"
     PARITY_FETCH = "parity-fetch", "copy of operation 6: tier 1 to the parity slot"

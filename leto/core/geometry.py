@@ -1,7 +1,16 @@
 """Pages, chunks and protection groups: which byte of coded state belongs to which column of which group.
 
-One rank's coded state is three flat fp32 arrays of equal length, ``master``, ``exp_avg`` and ``exp_avg_sq``, laid out in
-bucket-shard order (U31). A chunk is the same element range of all three:
+One rank's coded state is an ordered list of regions (U32). A region is a set of flat fp32 arrays of equal length, and a chunk
+of it is the same element range of all of them:
+
+    region            arrays                                   what the chunks' updates read
+    AdamW             master, exp_avg, exp_avg_sq (U31)        their gradients
+    Muon's momentum   momentum_buffer                          their gradients
+    Muon's masters    muon_master                              all momentum and gradients of a matrix
+
+A chunk takes at most ``chunk_pages`` pages, so that the fewer arrays its region has, the more elements it covers. Chunks are
+numbered through all regions in this order, which is the order of the update: all momentum of a matrix is committed before any
+of its masters is touched. What an AdamW chunk looks like:
 
     allocation   page 0      page 1      page 2      page 3      ...
     master       [ chunk 0             ][ chunk 1             ]
@@ -22,6 +31,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from enum import Enum
+from functools import cached_property
 
 from leto.core.errors import ConfigError
 
@@ -30,7 +41,10 @@ OS_PAGE_BYTES = 4096
 ELEMENT_BYTES = 4
 """Coded state is fp32."""
 CODED_ARRAYS = ("master", "exp_avg", "exp_avg_sq")
-"""The coded allocations, in column order inside a chunk."""
+"""The coded allocations of AdamW, in column order inside a chunk."""
+MOMENTUM_BUFFER = "momentum_buffer"
+MUON_MASTER = "muon_master"
+"""The coded allocations of Muon, equally long, each a region of its own."""
 MAX_TIER1_PAGES = 16
 SERIAL_SLOTS = 2
 """Parity buffers of a serial update: the group under way, and the scratch that its next commit goes to."""
@@ -85,16 +99,6 @@ class Protection:
         """Parity buffers of a rank."""
         return PIPELINED_SLOTS if self.pipelined else SERIAL_SLOTS
 
-    @property
-    def array_pages_per_chunk(self) -> int:
-        """Pages that one chunk has in each of the coded arrays."""
-        return self.chunk_pages // len(CODED_ARRAYS)
-
-    @property
-    def chunk_elements(self) -> int:
-        """fp32 elements of each coded array in one chunk."""
-        return self.array_pages_per_chunk * self.page_bytes // ELEMENT_BYTES
-
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
@@ -115,6 +119,28 @@ class Segment:
         return self.first + self.count
 
 
+@dataclass(frozen=True, kw_only=True)
+class Matrix(Segment):
+    """A parameter that Muon updates, row by row: its direction depends on all of it (U32)."""
+
+    rows: int
+
+    @property
+    def columns(self) -> int:
+        return self.count // self.rows
+
+
+class Rule(Enum):
+    """What operation 9 does to a chunk."""
+
+    ADAMW = "adamw"
+    MUON_MOMENTUM = "muon-momentum"
+    MUON_APPLY = "muon-apply"
+
+
+_ARRAYS = {Rule.ADAMW: CODED_ARRAYS, Rule.MUON_MOMENTUM: (MOMENTUM_BUFFER,), Rule.MUON_APPLY: (MUON_MASTER,)}
+
+
 @dataclass(frozen=True, order=True)
 class Page:
     """One code page: the page_index-th of an allocation."""
@@ -132,55 +158,122 @@ class PlacedPage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CodedGeometry:
-    """Layout of one rank's coded state."""
+class Region:
+    """Chunks that are updated by one rule, from ``first_chunk`` on. Its arrays are cut along ``segments``."""
 
     protection: Protection
+    rule: Rule
     segments: tuple[Segment, ...]
+    first_chunk: int
 
-    def __post_init__(self) -> None:
-        expected = 0
-        for segment in self.segments:
-            if segment.first != expected or segment.count <= 0:
-                raise ConfigError(f"segments: {segment.name!r} starts at {segment.first}, expected {expected}")
-            expected = segment.stop
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Its allocations, in column order inside a chunk."""
+        return _ARRAYS[self.rule]
+
+    @property
+    def array_pages_per_chunk(self) -> int:
+        """Pages that one chunk has in each of the arrays."""
+        return self.protection.chunk_pages // len(self.arrays)
+
+    @cached_property
+    def chunk_elements(self) -> int:
+        """fp32 elements of each array in one chunk."""
+        return self.array_pages_per_chunk * self.protection.page_bytes // ELEMENT_BYTES
 
     @property
     def element_count(self) -> int:
         return self.segments[-1].stop if self.segments else 0
 
-    @property
-    def chunk_count(self) -> int:
-        return -(-self.element_count // self.protection.chunk_elements)
-
-    @property
-    def group_count(self) -> int:
-        return -(-self.chunk_count // self.protection.chunks_per_group)
+    @cached_property
+    def chunks(self) -> range:
+        return range(self.first_chunk, self.first_chunk + -(-self.element_count // self.chunk_elements))
 
     @property
     def array_pages(self) -> int:
-        """Pages of each coded allocation; the last chunk is whole, its tail stays zero."""
-        return self.chunk_count * self.protection.array_pages_per_chunk
+        """Pages of each array; the last chunk is whole, its tail stays zero."""
+        return len(self.chunks) * self.array_pages_per_chunk
 
     @property
     def array_bytes(self) -> int:
         return self.array_pages * self.protection.page_bytes
 
+    def range_of(self, chunk: int) -> tuple[int, int]:
+        """Elements [first, stop) of the chunk that are real, not padding."""
+        first = (chunk - self.first_chunk) * self.chunk_elements
+        return first, min(first + self.chunk_elements, self.element_count)
+
+    def pages_of(self, chunk: int) -> Iterator[Page]:
+        """The chunk's pages in undo-buffer order: array by array."""
+        per_array = self.array_pages_per_chunk
+        first = (chunk - self.first_chunk) * per_array
+        return (Page(array, first + k) for array in self.arrays for k in range(per_array))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodedGeometry:
+    """Layout of one rank's coded state: ``segments`` are what AdamW updates, ``matrices`` what Muon updates."""
+
+    protection: Protection
+    segments: tuple[Segment, ...]
+    matrices: tuple[Matrix, ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind, segments in (("segments", self.segments), ("matrices", self.matrices)):
+            expected = 0
+            for segment in segments:
+                if segment.first != expected or segment.count <= 0:
+                    raise ConfigError(f"{kind}: {segment.name!r} starts at {segment.first}, expected {expected}")
+                expected = segment.stop
+        for matrix in self.matrices:
+            if matrix.rows <= 0 or matrix.count % matrix.rows:
+                raise ConfigError(f"matrices: {matrix.count} elements of {matrix.name!r} are not {matrix.rows} rows")
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """In the order of the update; a job without Muon has the first one only."""
+        regions: list[Region] = []
+        for rule in Rule:
+            first = regions[-1].chunks.stop if regions else 0
+            segments = self.segments if rule is Rule.ADAMW else self.matrices
+            regions.append(Region(protection=self.protection, rule=rule, segments=segments, first_chunk=first))
+        return tuple(regions) if self.matrices else (regions[0],)
+
+    def region_of(self, chunk: int) -> Region:
+        for region in self.regions:
+            if chunk in region.chunks:
+                return region
+        raise IndexError(f"there is no chunk {chunk} of {self.chunk_count}")
+
+    @property
+    def element_count(self) -> int:
+        """Elements of each array of AdamW."""
+        return self.regions[0].element_count
+
+    @property
+    def chunk_count(self) -> int:
+        return self.regions[-1].chunks.stop
+
+    @property
+    def group_count(self) -> int:
+        return -(-self.chunk_count // self.protection.chunks_per_group)
+
     def group_of(self, chunk: int) -> int:
         return chunk // self.protection.chunks_per_group
 
     def chunks_of(self, group: int) -> range:
+        """A group takes the next chunks, whatever their region: one rule says what speaks in which parity slot (U35)."""
         size = self.protection.chunks_per_group
         return range(group * size, min((group + 1) * size, self.chunk_count))
 
     def chunk_range(self, chunk: int) -> tuple[int, int]:
-        """Elements [first, stop) of the chunk that are real, not padding."""
-        size = self.protection.chunk_elements
-        return chunk * size, min((chunk + 1) * size, self.element_count)
+        """Elements [first, stop) of the chunk, in the arrays of its region, that are real, not padding."""
+        return self.region_of(chunk).range_of(chunk)
 
     def chunk_segments(self, chunk: int) -> tuple[Segment, ...]:
         """The chunk's elements cut along parameters, clipped to the chunk, in order."""
-        first, stop = self.chunk_range(chunk)
+        region = self.region_of(chunk)
+        first, stop = region.range_of(chunk)
         return tuple(
             Segment(
                 name=s.name,
@@ -189,19 +282,14 @@ class CodedGeometry:
                 optimizer=s.optimizer,
                 param_group=s.param_group,
             )
-            for s in self.segments
+            for s in region.segments
             if max(first, s.first) < min(stop, s.stop)
         )
 
     def chunk_pages(self, chunk: int) -> tuple[PlacedPage, ...]:
         """The chunk's pages in undo-buffer order, with their columns in the chunk's group."""
-        per_array = self.protection.array_pages_per_chunk
         base = (chunk % self.protection.chunks_per_group) * self.protection.chunk_columns
-        return tuple(
-            PlacedPage(base + a * per_array + k, Page(allocation, chunk * per_array + k))
-            for a, allocation in enumerate(CODED_ARRAYS)
-            for k in range(per_array)
-        )
+        return tuple(PlacedPage(base + k, page) for k, page in enumerate(self.region_of(chunk).pages_of(chunk)))
 
     def group_pages(self, group: int) -> tuple[PlacedPage, ...]:
         """Every present data page of the group."""
@@ -209,8 +297,8 @@ class CodedGeometry:
 
     def layout_hash(self) -> str:
         """Agreed by every process that attaches (U41): same hash, same meaning of every byte."""
-        text = json.dumps([asdict(self.protection), [asdict(s) for s in self.segments]], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        parts = [asdict(self.protection), *([asdict(s) for s in kind] for kind in (self.segments, self.matrices))]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,8 @@ class StateEntry:
     """One named piece of training state, as raw bytes that must not be kept beyond the call.
 
     Names: ``param/<parameter>``, ``master/<parameter>``, ``exp_avg/<parameter>``, ``exp_avg_sq/<parameter>``,
-    ``step/<parameter>``. ``dtype`` is torch's name without the prefix; ``data`` is a flat uint8 view.
+    ``step/<parameter>``; of a parameter that Muon updates ``momentum_buffer/<parameter>`` in the place of the last three.
+    ``dtype`` is torch's name without the prefix; ``data`` is a flat uint8 view.
     """
 
     name: str

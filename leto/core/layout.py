@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from leto.core.geometry import CODED_ARRAYS, OS_PAGE_BYTES, CodedGeometry, GradientGeometry, Page
+from leto.core.geometry import OS_PAGE_BYTES, CodedGeometry, GradientGeometry, Page
 from leto.core.markers import MIRRORS
 from leto.core.records import RECORD_SLOTS
 
@@ -82,8 +82,9 @@ def updater_allocations(coded: CodedGeometry, gradients: GradientGeometry, recor
     """Everything the protocol itself needs, beside the model's gradient and derived buffers."""
     p = coded.protection
     code_rows = p.tier1_pages * p.page_bytes
-    for name in CODED_ARRAYS:
-        yield Allocation(name=name, page_class=PageClass.CODED, byte_count=coded.array_bytes)
+    for region in coded.regions:
+        for name in region.arrays:
+            yield Allocation(name=name, page_class=PageClass.CODED, byte_count=region.array_bytes)
     yield Allocation(name=UNDO, page_class=PageClass.UNDO, byte_count=p.chunk_pages * p.page_bytes)
     for slot in range(p.parity_slots):
         yield Allocation(name=parity_slot(slot), page_class=PageClass.PARITY, byte_count=code_rows)

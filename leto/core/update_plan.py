@@ -109,7 +109,7 @@ def plan_update(
     """What is still to do of update ``iteration`` on a rank that came as far as ``progress``.
 
     A skipped step (U25) is an empty plan. Words of another iteration count as nothing done. The plan's own order is one of the
-    orders that its lanes allow. ``fused`` joins operations 9 and 10; either kind of plan resumes what the other left.
+    orders that its lanes allow. ``fused`` joins operations 9 and 10 of AdamW; either kind of plan resumes what the other left.
     """
     if skipped:
         return ()
@@ -119,15 +119,16 @@ def plan_update(
         return ()
     steps = list(_remaining(geometry, iteration, progress))
     if fused:
-        steps = list(_in_one_pass(steps))
+        steps = list(_in_one_pass(geometry, steps))
     return tuple(_on_lanes(steps) if geometry.protection.pipelined else _on_one_lane(steps))
 
 
-def _in_one_pass(steps: Sequence[dict[str, object]]) -> Iterator[dict[str, object]]:
-    """Every update that its parity follows becomes one with it. UPDATED is not published: until the commit every mark of a
-    chunk says the same, that its undo copy is whole."""
+def _in_one_pass(geometry: CodedGeometry, steps: Sequence[dict[str, object]]) -> Iterator[dict[str, object]]:
+    """Every update that its parity follows becomes one with it, where the kernels update the chunk. UPDATED is not published:
+    until the commit every mark of a chunk says the same, that its undo copy is whole."""
     both = [OpKind.UPDATE, OpKind.PARITY]
-    kinds = [step["kind"] for step in steps]
+    by_kernels = geometry.regions[0].chunks
+    kinds = [step["kind"] if step.get("chunk") in by_kernels else None for step in steps]
     for n, step in enumerate(steps):
         if kinds[n - 1 : n + 1] == both:
             yield {**step, "kind": OpKind.UPDATE_AND_PARITY}

@@ -9,6 +9,7 @@ import torch
 from leto.core.config import Workload
 from leto.megatron import mcore
 from leto.megatron.models import ModelSpec, MoeSpec
+from leto.megatron.muon import muon_optimizer
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 """Of parameters and activations; gradients are reduced, and masters and moments kept, in fp32 whatever it is."""
@@ -85,19 +86,26 @@ def gpt_model(spec: ModelSpec, config: Any) -> Any:
     return model
 
 
-def data_parallel(config: Any, model: Any) -> Any:
-    """DistributedDataParallel with all parameters and gradients in flat buffers, one set dense and one set expert."""
+def data_parallel(config: Any, model: Any, workload: Workload) -> Any:
+    """DistributedDataParallel with all gradients in flat buffers, one set dense and one set expert; parameters too, where the
+    distributed optimizer gathers them."""
     ddp_config = mcore.DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
-        use_distributed_optimizer=True,
+        use_distributed_optimizer=_is_sharded(workload),
         check_for_nan_in_grad=not config.fp16,  # there an overflow skips the step and is no mistake
     )
     module = mcore.Float16Module(config, model) if config.bf16 or config.fp16 else model
     return mcore.DistributedDataParallel(config=config, ddp_config=ddp_config, module=module)
 
 
+def _is_sharded(workload: Workload) -> bool:
+    """Megatron's Muon works on whole matrices and has no distributed optimizer."""
+    return workload.optimizer != "muon"
+
+
 def optimizer(spec: ModelSpec, workload: Workload, ddp: Any) -> Any:
-    """Megatron's ChainedOptimizer: a DistributedOptimizer over torch's AdamW for dense, another for expert parameters."""
+    """Megatron's ChainedOptimizer: a DistributedOptimizer over torch's AdamW for dense, another for expert parameters; or that
+    of ``leto.megatron.muon``."""
     dtype = _DTYPES[workload.precision]
     config = mcore.OptimizerConfig(
         optimizer="adam",
@@ -113,8 +121,10 @@ def optimizer(spec: ModelSpec, workload: Workload, ddp: Any) -> Any:
         hysteresis=spec.loss_scaling.hysteresis,
         params_dtype=dtype,
         clip_grad=spec.clip,
-        use_distributed_optimizer=True,
+        use_distributed_optimizer=_is_sharded(workload),
     )
+    if workload.optimizer == "muon":
+        return muon_optimizer(config, ddp, momentum=spec.muon_momentum)
     return mcore.get_megatron_optimizer(config, [ddp], use_gloo_process_groups=False)
 
 

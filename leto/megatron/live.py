@@ -63,7 +63,7 @@ def restore_generators(states: Mapping[str, str]) -> None:
 
 def capture_loss_scales(chained: Any) -> tuple[LossScale, ...]:
     """Of each chained optimizer, in order; they have one only in fp16."""
-    states = [one.grad_scaler.state_dict() for one in chained.chained_optimizers if one.grad_scaler]
+    states = [scaler.state_dict() for scaler in _scalers(chained)]
     return tuple(
         LossScale(
             scale=float(state["scale"].item()).hex(),
@@ -74,9 +74,14 @@ def capture_loss_scales(chained: Any) -> tuple[LossScale, ...]:
     )
 
 
+def _scalers(chained: Any) -> list[Any]:
+    """Megatron's FP32Optimizer has not even the attribute."""
+    scalers = [getattr(one, "grad_scaler", None) for one in chained.chained_optimizers]
+    return [scaler for scaler in scalers if scaler]
+
+
 def restore_loss_scales(scales: Sequence[LossScale], chained: Any) -> None:
-    scalers = [one.grad_scaler for one in chained.chained_optimizers if one.grad_scaler]
-    for scaler, state in zip(scalers, scales, strict=True):
+    for scaler, state in zip(_scalers(chained), scales, strict=True):
         scale = torch.tensor([float.fromhex(state.scale)], dtype=torch.float32)
         trackers = {"growth_tracker": state.growth_tracker, "hysteresis_tracker": state.hysteresis_tracker}
         scaler.load_state_dict({"scale": scale, **trackers})

@@ -27,6 +27,8 @@ with warnings.catch_warnings():
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.optimizer import _get_param_groups as get_param_groups
+    from megatron.core.optimizer.optimizer import ChainedOptimizer, Float16OptimizerWithFloat16Params, FP32Optimizer
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
     from megatron.core.pipeline_parallel import get_forward_backward_func
     from megatron.core.tokenizers import MegatronTokenizer
@@ -45,10 +47,13 @@ logging.getLogger("megatron.core.rerun_state_machine").setLevel(logging.ERROR)
 logging.getLogger("megatron.core.datasets.gpt_dataset").setLevel(logging.ERROR)
 
 __all__ = [
+    "ChainedOptimizer",
     "DType",
     "DistributedDataParallel",
     "DistributedDataParallelConfig",
+    "FP32Optimizer",
     "Float16Module",
+    "Float16OptimizerWithFloat16Params",
     "GPTDataset",
     "GPTDatasetConfig",
     "GPTModel",
@@ -65,6 +70,7 @@ __all__ = [
     "get_gpt_layer_local_spec",
     "get_megatron_optimizer",
     "get_moe_layer_wise_logging_tracker",
+    "get_param_groups",
     "parallel_state",
     "tensor_parallel",
 ]

@@ -58,6 +58,7 @@ class ModelSpec:
     start_weight_decay: float
     end_weight_decay: float
     adam_betas: tuple[float, float]
+    muon_momentum: float
     clip: float
     warmup_fraction: float
     loss_scaling: LossScaling
@@ -93,6 +94,7 @@ _OLMOE_TINY = ModelSpec(
     start_weight_decay=0.01,
     end_weight_decay=0.1,
     adam_betas=(0.9, 0.95),
+    muon_momentum=0.95,
     clip=0.01,
     warmup_fraction=0.1,
     loss_scaling=LossScaling(initial=2.0**20, growth_interval=4, hysteresis=2),
@@ -132,6 +134,7 @@ _QWEN_WIDE = replace(
 MODELS = {spec.name: spec for spec in (_OLMOE_TINY, _QWEN_TINY, _QWEN_WIDE)}
 DATA_SETS = ("shakespeare",)
 PRECISIONS = ("bf16", "fp16", "fp32")
+OPTIMIZERS = ("adam", "muon")
 
 
 def model_spec(workload: Workload) -> ModelSpec:
@@ -143,6 +146,10 @@ def model_spec(workload: Workload) -> ModelSpec:
         raise ConfigError(f"data: unknown data set {workload.data!r}; {one_of(DATA_SETS, workload.data)}")
     if workload.precision not in PRECISIONS:
         raise ConfigError(f"precision: unknown precision {workload.precision!r}; {one_of(PRECISIONS, workload.precision)}")
+    if workload.optimizer not in OPTIMIZERS:
+        raise ConfigError(f"optimizer: unknown optimizer {workload.optimizer!r}; {one_of(OPTIMIZERS, workload.optimizer)}")
+    if workload.optimizer == "muon" and workload.precision == "fp16":
+        raise ConfigError("optimizer: 'muon' has no loss scaling in Megatron and cannot train in fp16; write bf16 or fp32")
     if workload.iterations < 1:
         raise ConfigError(f"iterations: {workload.iterations} is not positive")
     if workload.seed < 0:

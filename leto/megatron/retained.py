@@ -4,7 +4,7 @@ Two batches, because the sizes of the second are known only when the optimizer e
 
     DDP built        buffer_allocations(ddp, page_bytes)    gradients/dense0, derived/dense0, gradients/expert0, ...
                      bind_buffers(ddp, place)               parameters, gradients and buckets become views of the pool
-    optimizer built  coded_segments(session)                -> CodedGeometry -> leto.core.layout.updater_allocations
+    optimizer built  coded_geometry(session, protection)    -> leto.core.layout.updater_allocations
                      bind_optimizer(session, place)         masters and moments become views of the coded arrays
 """
 
@@ -17,8 +17,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from leto.core.geometry import CODED_ARRAYS, ELEMENT_BYTES, GradientGeometry, Page, Protection, Segment, pages_of_bytes
+from leto.core.geometry import (
+    CODED_ARRAYS,
+    ELEMENT_BYTES,
+    MOMENTUM_BUFFER,
+    MUON_MASTER,
+    CodedGeometry,
+    GradientGeometry,
+    Matrix,
+    Page,
+    Protection,
+    Segment,
+    pages_of_bytes,
+)
 from leto.core.layout import Allocation, PageClass
+from leto.megatron.shards import Shard
 from leto.megatron.training import TrainingSession
 
 Place = Callable[[str], npt.NDArray[np.uint8]]
@@ -43,14 +56,15 @@ def _derived(name: str) -> str:
 def buffer_allocations(ddp: Any, page_bytes: int) -> tuple[Allocation, ...]:
     """Gradient and derived-parameter allocations of the model's buffers, in whole code pages."""
 
-    def whole_pages(tensor: torch.Tensor) -> int:
-        return -(-int(tensor.nbytes) // page_bytes) * page_bytes
+    def whole_pages(byte_count: int) -> int:
+        return -(-byte_count // page_bytes) * page_bytes
 
     allocations = []
     for name, buffer in _named_buffers(ddp):
+        gradients, derived = (buffer.numel * dtype.itemsize for dtype in (buffer.grad_dtype, buffer.param_dtype))
         allocations += [
-            Allocation(name=_gradients(name), page_class=PageClass.GRADIENTS, byte_count=whole_pages(buffer.grad_data)),
-            Allocation(name=_derived(name), page_class=PageClass.DERIVED, byte_count=whole_pages(buffer.param_data)),
+            Allocation(name=_gradients(name), page_class=PageClass.GRADIENTS, byte_count=whole_pages(gradients)),
+            Allocation(name=_derived(name), page_class=PageClass.DERIVED, byte_count=whole_pages(derived)),
         ]
     return tuple(allocations)
 
@@ -61,37 +75,58 @@ def bind_buffers(ddp: Any, place: Place) -> None:
     What a takeover maps beneath them is the retained state (leto.runtime.built).
     """
     for name, buffer in _named_buffers(ddp):
-        parameters = _view(place(_derived(name)), buffer.param_data)
-        parameters.copy_(buffer.param_data)
-        _rebind(buffer, parameters, _view(place(_gradients(name)), buffer.grad_data))
+        parameters = _view(place(_derived(name)), buffer.numel, buffer.param_dtype)
+        _rebind(buffer, parameters, _view(place(_gradients(name)), buffer.numel, buffer.grad_dtype))
 
 
-def _view(memory: npt.NDArray[np.uint8], like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(memory[: like.nbytes]).view(like.dtype)
+def _view(memory: npt.NDArray[np.uint8], count: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(memory[: count * dtype.itemsize]).view(dtype)
 
 
 def _rebind(buffer: Any, parameters: torch.Tensor, gradients: torch.Tensor) -> None:
-    """Everything that Megatron made a view of the old storage: the buffer, its parameters, its buckets."""
-    buffer.param_data, buffer.grad_data = parameters, gradients
+    """Everything that is a view of Megatron's storage: the buffer, its parameters, its buckets.
+
+    Without the distributed optimizer Megatron leaves parameters where they were made; here they are laid out like their
+    gradients all the same.
+    """
+    is_gathered = buffer.param_data is not None
+    buffer.grad_data = gradients
     for parameter in buffer.params:
         first, stop, _ = buffer.param_index_map[parameter]
-        parameter.data = parameters[first:stop].view(parameter.shape)
+        retained = parameters[first:stop].view(parameter.shape)
+        retained.copy_(parameter.detach())
+        parameter.data = retained
         parameter.main_grad = gradients[first:stop].view(parameter.shape)
     for bucket in buffer.buckets:
         first, stop = buffer.bucket_indices[bucket.bucket_id]
-        bucket.param_data, bucket.grad_data = parameters[first:stop], gradients[first:stop]
+        bucket.grad_data = gradients[first:stop]
+        if is_gathered:
+            bucket.param_data = parameters[first:stop]
+    if is_gathered:
+        buffer.param_data = parameters
 
 
-def coded_segments(session: TrainingSession) -> tuple[Segment, ...]:
-    """The flat coded arrays cut along parameters, in bucket-shard order over all chained optimizers."""
+def coded_geometry(session: TrainingSession, protection: Protection) -> CodedGeometry:
+    """The flat coded arrays cut along parameters: those of AdamW and those of Muon, each in the order of the shards."""
     segments: list[Segment] = []
-    first = 0
+    matrices: list[Matrix] = []
+    for shard, first in _placed(session):
+        fields: dict[str, Any] = {"name": shard.name, "first": first, "count": shard.count}
+        fields |= {"optimizer": shard.optimizer, "param_group": shard.param_group}
+        if shard.rows:
+            matrices.append(Matrix(**fields, rows=shard.rows))
+        else:
+            segments.append(Segment(**fields))
+    return CodedGeometry(protection=protection, segments=tuple(segments), matrices=tuple(matrices))
+
+
+def _placed(session: TrainingSession) -> Iterator[tuple[Shard, int]]:
+    """Every shard with its first element in the arrays it belongs to: Muon's or AdamW's."""
+    stops = {True: 0, False: 0}
     for shard in session.shards:
-        segments.append(
-            Segment(name=shard.name, first=first, count=shard.count, optimizer=shard.optimizer, param_group=shard.param_group)
-        )
-        first += shard.count
-    return tuple(segments)
+        is_matrix = shard.rows > 0
+        yield shard, stops[is_matrix]
+        stops[is_matrix] += shard.count
 
 
 def bind_optimizer(session: TrainingSession, place: Place) -> None:
@@ -100,12 +135,11 @@ def bind_optimizer(session: TrainingSession, place: Place) -> None:
     From here on no master shares memory with a parameter, whatever the precision (U31). The arrays' padding is not touched:
     the pool hands it out zeroed and no chunk changes it.
     """
-    arrays = {name: torch.from_numpy(place(name)).view(torch.float32) for name in CODED_ARRAYS}
-    for shard, segment in zip(session.shards, coded_segments(session), strict=True):
-        moments = shard.moments
-        for name, array in arrays.items():
-            tensor = shard.master if name == "master" else moments[name]
-            retained = array[segment.first : segment.stop].view(tensor.shape)
+    for shard, first in _placed(session):
+        of_masters, *of_moments = (MUON_MASTER, MOMENTUM_BUFFER) if shard.rows else CODED_ARRAYS
+        for name, tensor in ((of_masters, shard.master), *((name, shard.moments[name]) for name in of_moments)):
+            array = torch.from_numpy(place(name)).view(torch.float32)
+            retained = array[first : first + shard.count].view(tensor.shape)
             retained.copy_(tensor.detach())  # the master of an fp32 parameter is a view that autograd follows
             tensor.data = retained
 
@@ -126,11 +160,7 @@ class GradientAddresses:
     """Where the update finds the gradients of a segment: the owned, reduced fp32 shard, which it must not change."""
 
     def __init__(self, session: TrainingSession) -> None:
-        segments = coded_segments(session)
-        self._base = {
-            segment.name: shard.gradient.data_ptr() - ELEMENT_BYTES * segment.first
-            for shard, segment in zip(session.shards, segments, strict=True)
-        }
+        self._base = {shard.name: shard.gradient.data_ptr() - ELEMENT_BYTES * first for shard, first in _placed(session)}
 
     def of(self, segment: Segment) -> int:
         """Address of the gradient of element ``segment.first``; ``segment`` may be clipped to a chunk."""

@@ -11,12 +11,13 @@ import torch
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """The slice of one parameter that this rank updates (distributed optimizer).
+    """The slice of one parameter that this rank updates: with the distributed optimizer a part of it, without it all.
 
-    ``master`` is the very tensor the inner AdamW holds, so rebinding its ``.data`` rebinds the optimizer. ``gradient`` (fp32,
-    reduced) and ``derived`` (the model's precision) are flat views of the model's buffers, of the same length. In plain
-    Megatron the master of an fp32 parameter is ``derived`` itself; bound to coded memory it is apart from it (U31).
-    ``param_group`` indexes the inner optimizer's groups.
+    ``gradient`` (fp32, reduced) and ``derived`` (the model's precision) are flat views of the model's buffers, as long as
+    ``master``. Rebinding the master's ``.data`` rebinds the optimizer wherever the master is not the parameter itself: in plain
+    Megatron the master of an fp32 parameter is, and shares its memory; bound to coded memory it is apart from it (U31).
+    ``parameter`` is what the inner optimizer keeps the state under, ``param_group`` indexes its groups. ``rows`` is that of a
+    matrix that Muon updates, 0 of what AdamW updates.
     """
 
     name: str
@@ -26,6 +27,8 @@ class Shard:
     gradient: torch.Tensor
     derived: torch.Tensor
     inner: torch.optim.Optimizer
+    parameter: torch.Tensor
+    rows: int = 0
 
     @property
     def count(self) -> int:
@@ -33,20 +36,25 @@ class Shard:
 
     @property
     def moments(self) -> dict[str, torch.Tensor]:
-        """AdamW's own state of this shard: step, exp_avg, exp_avg_sq."""
-        state: dict[str, torch.Tensor] = self.inner.state[self.master]
+        """The inner optimizer's own state of this shard: step, exp_avg, exp_avg_sq of AdamW, momentum_buffer of Muon."""
+        state: dict[str, torch.Tensor] = self.inner.state[self.parameter]
         return state
 
 
 def owned_shards(chained: Any, names: Mapping[Any, str]) -> tuple[Shard, ...]:
-    """Every shard of this rank in bucket-shard order: optimizer, buffer, bucket, offset in the bucket.
+    """Every shard of this rank: by optimizer, then in bucket-shard order (buffer, bucket, offset in the bucket), or where
+    nothing is sharded in the order of parameter groups.
 
     ``names`` are those of the model's parameters.
     """
-    return tuple(shard for index, optimizer in enumerate(chained.chained_optimizers) for shard in _of(index, optimizer, names))
+    return tuple(
+        shard
+        for index, optimizer in enumerate(chained.chained_optimizers)
+        for shard in (_sharded if optimizer.config.use_distributed_optimizer else _whole)(index, optimizer, names)
+    )
 
 
-def _of(index: int, optimizer: Any, names: Mapping[Any, str]) -> Iterator[Shard]:
+def _sharded(index: int, optimizer: Any, names: Mapping[Any, str]) -> Iterator[Shard]:
     masters = dict(_masters(optimizer))
     ranges = {parameter: optimizer._get_model_param_range_map(parameter) for parameter in masters}
 
@@ -66,6 +74,7 @@ def _of(index: int, optimizer: Any, names: Mapping[Any, str]) -> Iterator[Shard]
             gradient=parameter.main_grad.view(-1)[own.start : own.end],
             derived=optimizer.buffers[buffer].buckets[bucket].param_data.view(-1)[in_bucket.start : in_bucket.end],
             inner=optimizer.optimizer,
+            parameter=master,
         )
 
 
@@ -77,3 +86,27 @@ def _masters(optimizer: Any) -> Iterator[tuple[Any, tuple[int, torch.Tensor]]]:
         for group, (parameters, masters) in enumerate(kind):
             for parameter, master in zip(parameters, masters, strict=True):
                 yield parameter, (group, master)
+
+
+def _whole(index: int, optimizer: Any, names: Mapping[Any, str]) -> Iterator[Shard]:
+    is_muon = isinstance(optimizer.optimizer, torch.optim.Muon)
+    for group, parameter, kept in _held(optimizer):
+        yield Shard(
+            name=names[parameter],
+            optimizer=index,
+            param_group=group,
+            master=kept.detach() if kept is parameter else kept,
+            gradient=parameter.main_grad.view(-1),
+            derived=parameter.detach().view(-1),
+            inner=optimizer.optimizer,
+            parameter=kept,
+            rows=parameter.shape[0] if is_muon else 0,
+        )
+
+
+def _held(optimizer: Any) -> Iterator[tuple[int, Any, torch.Tensor]]:
+    """(param_group, parameter, what the inner optimizer holds of it): a copy of a bf16 parameter, an fp32 parameter itself."""
+    inner = optimizer.optimizer.param_groups
+    model = getattr(optimizer, "float16_groups", None) or [group["params"] for group in inner]
+    for index, (parameters, group) in enumerate(zip(model, inner, strict=True)):
+        yield from ((index, parameter, held) for parameter, held in zip(parameters, group["params"], strict=True))

@@ -59,7 +59,7 @@ class TrainingSession:
         mcore.get_moe_layer_wise_logging_tracker().clear()  # a dict of the module: an earlier session may have filled it
         self.config = build.transformer_config(self.spec, workload)
         self.model = build.gpt_model(self.spec, self.config)
-        self.ddp = build.data_parallel(self.config, self.model)
+        self.ddp = build.data_parallel(self.config, self.model, workload)
         if bind_buffers is not None:
             bind_buffers(self.ddp)
         self.optimizer = build.optimizer(self.spec, workload, self.ddp)
@@ -85,13 +85,12 @@ class TrainingSession:
         self._built_state = BuiltState(self.model, enrolled.__contains__)
 
     def _create_moments(self) -> None:
-        """AdamW would create its state at the first step; it must have names and places before."""
+        """Optimizers would create their state at the first step; it must have names and places before."""
         for shard in self.shards:
-            shard.inner.state[shard.master] = {
-                "step": torch.zeros((), dtype=torch.float32),
-                "exp_avg": torch.zeros_like(shard.master),
-                "exp_avg_sq": torch.zeros_like(shard.master),
-            }
+            state = {} if shard.rows else {"step": torch.zeros((), dtype=torch.float32)}
+            for name in ("momentum_buffer",) if shard.rows else ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros_like(shard.master)
+            shard.inner.state[shard.parameter] = state
 
     # The compute phase.
 
@@ -206,7 +205,8 @@ class TrainingSession:
         """Adam's step tensors become ``applied_steps``; incrementing them in place would not be idempotent (U29)."""
         self.applied_steps = applied_steps
         for shard in self.shards:
-            shard.moments["step"].fill_(float(applied_steps))
+            if not shard.rows:
+                shard.moments["step"].fill_(float(applied_steps))
 
     def cast_derived(self) -> None:
         """Every owned shard of the parameters <- its fp32 master: rounded to nearest even in bf16, a copy in fp32. Local."""
@@ -215,7 +215,12 @@ class TrainingSession:
                 shard.derived.copy_(shard.master.view(-1))
 
     def gather_derived(self) -> None:
-        """One parameter all-gather over all buckets, dense and expert (U49). Collective."""
+        """One parameter all-gather over all buckets, dense and expert (U49). Collective.
+
+        Without the distributed optimizer every rank has cast all its parameters, and there is nothing to gather.
+        """
+        if not self.ddp.ddp_config.use_distributed_optimizer:
+            return
         with torch.no_grad():
             for bucket_group in (*self.ddp.bucket_groups, *self.ddp.expert_parallel_bucket_groups):
                 bucket_group.start_param_sync()

@@ -7,11 +7,13 @@ nothing in Python is rebound at takeover, and an idle shadow cannot write what i
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.optim import AdamW, Muon, Optimizer
 
 from leto.core.config import JobConfig
 from leto.core.errors import ConfigError
@@ -24,6 +26,7 @@ from leto.memory.client import Pool
 from leto.memory.regions import Regions
 from leto.update.adam import host_kernels, select_adam
 from leto.update.executor import AdamHyper, ChunkAdam
+from leto.update.muon import MuonHyper, TorchMuon
 from leto.update.record_slots import RECORD_SLOT_BYTES
 
 _INITIAL = (PageClass.CODED, PageClass.DERIVED)
@@ -83,7 +86,7 @@ def build(config: JobConfig, rank: int, *, store_port: int, store_listen_fd: int
         retained.bind_buffers(ddp, regions.bytes)
 
     session = TrainingSession(config.workload, rank=rank, bind_buffers=bind)
-    coded = CodedGeometry(protection=config.protection, segments=retained.coded_segments(session))
+    coded = retained.coded_geometry(session, config.protection)
     gradients = retained.gradient_geometry(session, config.protection)
     regions.reserve(updater_allocations(coded, gradients, RECORD_SLOT_BYTES))
     retained.bind_optimizer(session, regions.bytes)
@@ -117,9 +120,29 @@ def _join(config: JobConfig, rank: int, store_port: int, store_listen_fd: int | 
 
 def adam_hyper(session: TrainingSession) -> AdamHyper:
     """Betas and epsilon, which must be the same for every parameter group."""
-    groups = [g for one in session.optimizer.chained_optimizers for g in one.optimizer.param_groups]
-    found = {(*g["betas"], g["eps"]) for g in groups}
-    if len(found) != 1:
-        raise ConfigError(f"parameter groups have different betas or eps: {sorted(found)}")
-    beta1, beta2, eps = found.pop()
+    beta1, beta2, eps = _uniform((*g["betas"], g["eps"]) for g in _groups(session, AdamW))
     return AdamHyper(beta1=beta1, beta2=beta2, eps=eps)
+
+
+def torch_muon(session: TrainingSession) -> TorchMuon | None:
+    """Muon as the session's own is set, None where it has none."""
+    groups = _groups(session, Muon)
+    if not groups:
+        return None
+    names = [f.name for f in fields(MuonHyper)]
+    values = _uniform(tuple(g[name] for name in names) for g in groups)
+    assert all(g["nesterov"] for g in groups)
+    return TorchMuon(MuonHyper(**dict(zip(names, values, strict=True))))
+
+
+def _groups(session: TrainingSession, kind: type[Optimizer]) -> list[dict[str, Any]]:
+    inner = [one.optimizer for one in session.optimizer.chained_optimizers]
+    return [group for optimizer in inner if isinstance(optimizer, kind) for group in optimizer.param_groups]
+
+
+def _uniform(settings: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """What all parameter groups are set to."""
+    found = set(settings)
+    if len(found) != 1:
+        raise ConfigError(f"parameter groups have different settings: {sorted(map(str, found))}")
+    return found.pop()

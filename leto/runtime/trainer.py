@@ -26,7 +26,7 @@ from leto.core.repair import written_by
 from leto.megatron import retained
 from leto.memory.client import Pool
 from leto.runtime.agent_link import AgentLink, TrainerOrder
-from leto.runtime.built import Built, adam_hyper, build
+from leto.runtime.built import Built, adam_hyper, build, torch_muon
 from leto.runtime.iteration import IterationRunner, Updater
 from leto.runtime.resume import resume
 from leto.update.adam import host_kernels, select_adam
@@ -162,6 +162,7 @@ class Trainer:
             failpoints=self._context.failpoints,
             gradient_address=retained.GradientAddresses(built.session).of,
             fused=built.adam == built.kernels.adam,  # torch's update (U46) is no pass in which parity could follow
+            muon=torch_muon(built.session),
         )
         updater: Updater = plugins.load(built.config.updater)(parts, built.gradients)
         return IterationRunner(

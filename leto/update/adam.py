@@ -13,6 +13,7 @@ from leto.core.geometry import ELEMENT_BYTES
 from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment
 from leto.device.host_kernels import HostKernels
 from leto.update.executor import ChunkAdam
+from leto.update.floats import floats_at
 from leto.update.parking import park_here
 
 
@@ -61,10 +62,10 @@ def _torch_range(chunk: AdamChunk, first: int, stop: int) -> None:
 def _torch_slice(chunk: AdamChunk, segment: AdamSegment, offset: int, gradient_offset: int, count: int) -> None:
     c = segment.coefficients
     master, m, v = (
-        _tensor(address + offset * ELEMENT_BYTES, count)
+        floats_at(address + offset * ELEMENT_BYTES, count)
         for address in (chunk.master_address, chunk.exp_avg_address, chunk.exp_avg_sq_address)
     )
-    gradient = _tensor(segment.gradient_address + gradient_offset * ELEMENT_BYTES, count)
+    gradient = floats_at(segment.gradient_address + gradient_offset * ELEMENT_BYTES, count)
     if c.clip is not None:
         gradient = gradient * c.clip
     adamw_reference(master, gradient, m, v, c)
@@ -95,10 +96,6 @@ def adamw_reference(
             eps=c.eps,
             maximize=False,
         )
-
-
-def _tensor(address: int, count: int) -> torch.Tensor:
-    return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
 
 
 def reproduces_torch(kernels: HostKernels) -> bool:

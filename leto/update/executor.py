@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from leto.core.failpoints import Failpoints, Kernel, Park, Site
-from leto.core.geometry import CODED_ARRAYS, ELEMENT_BYTES, CodedGeometry, Page, PlacedPage, Segment
+from leto.core.geometry import CODED_ARRAYS, ELEMENT_BYTES, CodedGeometry, Page, PlacedPage, Rule, Segment
 from leto.core.layout import TIER2, UNDO, parity_slot, tier1
 from leto.core.records import UpdateValues
 from leto.core.update_plan import Operation, OpKind
 from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment, CodeShape, Kernels
 from leto.update.marks import Marks
+from leto.update.pieces import Matrices, Muon
 
 ChunkAdam = Callable[[AdamChunk, Park | None], None]
 """Updates a chunk's three arrays in place; an armed one parks with the chunk torn."""
@@ -39,6 +40,7 @@ class UpdateParts:
     """Everything an updater works with. ``gradient_address`` gives the fp32 gradient of a segment's first element.
 
     ``fused`` says that ``adam`` is the kernels' own, so that they may update a chunk and its parity in one pass.
+    ``muon`` may be absent where the rank has no matrices that it updates.
     """
 
     coded: CodedGeometry
@@ -50,6 +52,7 @@ class UpdateParts:
     failpoints: Failpoints
     gradient_address: Callable[[Segment], int]
     fused: bool = False
+    muon: Muon | None = None
 
     @property
     def shape(self) -> CodeShape:
@@ -85,6 +88,7 @@ class PlanExecutor:
         self._parts = parts
         self._values = values
         self._before_armed = before_armed
+        self._matrices = Matrices(parts.coded, parts.retained.address, parts.gradient_address)
         self._run = {
             OpKind.FETCH: self._fetch,
             OpKind.SAVE_UNDO: self._save_undo,
@@ -133,7 +137,21 @@ class PlanExecutor:
         self._copy(Kernel.UNDO_RESTORE, op, self._parts.undo_pages(), self._chunk_pages(op))
 
     def _update(self, op: Operation) -> None:
-        self._parts.adam(self._adam_chunk(_chunk_of(op)), self._armed(Kernel.ADAM, op))
+        chunk = _chunk_of(op)
+        rule = self._parts.coded.region_of(chunk).rule
+        if rule is Rule.ADAMW:
+            self._parts.adam(self._adam_chunk(chunk), self._armed(Kernel.ADAM, op))
+        else:
+            self._muon(rule, op)
+
+    def _muon(self, rule: Rule, op: Operation) -> None:
+        """Masters are applied from momentum that is committed: all of it lies in chunks before them (U32)."""
+        muon, pieces = self._parts.muon, self._matrices.pieces(_chunk_of(op), self._values)
+        assert muon is not None, op
+        if rule is Rule.MUON_MOMENTUM:
+            muon.momentum(pieces, self._armed(Kernel.MUON_MOMENTUM, op))
+        else:
+            muon.apply(pieces, self._armed(Kernel.MUON_APPLY, op))
 
     def _parity(self, op: Operation) -> None:
         parts = self._parts

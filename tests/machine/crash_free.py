@@ -110,7 +110,7 @@ class CrashFree:
         return whole
 
     def _padded(self, numbers: npt.NDArray[np.float64]) -> Floats:
-        whole = np.zeros(self._coded.array_bytes // 4, np.float32)
+        whole = np.zeros(self._coded.regions[0].array_bytes // 4, np.float32)
         whole[: numbers.size] = numbers
         return whole
 

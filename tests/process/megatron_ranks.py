@@ -29,11 +29,14 @@ import torch.distributed as dist  # noqa: E402
 from torch.optim.adamw import adamw  # noqa: E402
 
 from leto.core.config import Workload  # noqa: E402
-from leto.core.geometry import CodedGeometry, Protection, Segment  # noqa: E402
+from leto.core.geometry import CodedGeometry, Protection, Rule, Segment  # noqa: E402
 from leto.core.layout import updater_allocations  # noqa: E402
 from leto.core.records import LiveState, Post, UpdateValues, decode_post, encode_record  # noqa: E402
 from leto.megatron import mcore, retained  # noqa: E402
+from leto.megatron.shards import Shard  # noqa: E402
 from leto.megatron.training import TrainingSession, join_process_groups  # noqa: E402
+from leto.runtime.built import torch_muon  # noqa: E402
+from leto.update.pieces import Matrices  # noqa: E402
 
 PROTECTION = Protection(page_bytes=64 << 10, data_pages=60, tier1_pages=16, tier2_pages=1, chunk_pages=12)
 RECORD_SLOT_BYTES = 256 << 10
@@ -59,16 +62,19 @@ def plain(session: TrainingSession, iterations: range) -> list[dict[str, Any]]:
 # live_state and restore_live in a new process's session, with and without the part that matters.
 
 
-def copy_coded(session: TrainingSession) -> list[tuple[torch.Tensor, ...]]:
-    return [(s.master.clone(), s.moments["exp_avg"].clone(), s.moments["exp_avg_sq"].clone()) for s in session.shards]
+def coded_of(shard: Shard) -> dict[str, torch.Tensor]:
+    return {"master": shard.master.detach()} | {name: kept for name, kept in shard.moments.items() if name != "step"}
 
 
-def restored(workload: Workload, rank: int, coded: list[tuple[torch.Tensor, ...]], state: LiveState | None) -> TrainingSession:
+def copy_coded(session: TrainingSession) -> list[dict[str, torch.Tensor]]:
+    return [{name: tensor.clone() for name, tensor in coded_of(shard).items()} for shard in session.shards]
+
+
+def restored(workload: Workload, rank: int, coded: list[dict[str, torch.Tensor]], state: LiveState | None) -> TrainingSession:
     session = TrainingSession(workload, rank=rank)
-    for shard, (master, exp_avg, exp_avg_sq) in zip(session.shards, coded, strict=True):
-        shard.master.detach().copy_(master)
-        shard.moments["exp_avg"].copy_(exp_avg)
-        shard.moments["exp_avg_sq"].copy_(exp_avg_sq)
+    for shard, copies in zip(session.shards, coded, strict=True):
+        for name, tensor in coded_of(shard).items():
+            tensor.copy_(copies[name])
     session.cast_derived()
     session.gather_derived()
     if state is not None:
@@ -98,7 +104,7 @@ def round_trip(workload: Workload, rank: int) -> dict[str, Any]:
     }
 
 
-# Leto's split of the step, with torch's AdamW on slices of the coded arrays in the place of the kernel.
+# Leto's split of the step, with torch's AdamW and Muon on slices of the coded arrays in the place of kernels and transactions.
 
 
 class Memory:
@@ -122,7 +128,7 @@ def attach(workload: Workload, rank: int, memory: Memory) -> tuple[TrainingSessi
         retained.bind_buffers(ddp, memory.place)
 
     session = TrainingSession(workload, rank=rank, bind_buffers=bind)
-    geometry = CodedGeometry(protection=PROTECTION, segments=retained.coded_segments(session))
+    geometry = retained.coded_geometry(session, PROTECTION)
     gradients = retained.gradient_geometry(session, PROTECTION)
     for allocation in updater_allocations(geometry, gradients, RECORD_SLOT_BYTES):
         memory.allocate(allocation.name, allocation.byte_count)
@@ -137,7 +143,14 @@ def floats_at(address: int, count: int) -> torch.Tensor:
 def update_in_chunks(session: TrainingSession, geometry: CodedGeometry, memory: Memory, values: UpdateValues) -> None:
     arrays = [torch.from_numpy(memory.place(name)).view(torch.float32) for name in ("master", "exp_avg", "exp_avg_sq")]
     gradients = retained.GradientAddresses(session)
+    muon = torch_muon(session)
+    matrices = Matrices(geometry, lambda name: int(memory.place(name).ctypes.data), gradients.of)
     for chunk in range(geometry.chunk_count):
+        rule = geometry.region_of(chunk).rule
+        if rule is not Rule.ADAMW:
+            assert muon is not None
+            (muon.momentum if rule is Rule.MUON_MOMENTUM else muon.apply)(matrices.pieces(chunk, values))
+            continue
         for segment in geometry.chunk_segments(chunk):
             gradient = floats_at(gradients.of(segment), segment.count)
             if values.clip:
@@ -234,25 +247,28 @@ def describe(session: TrainingSession, geometry: CodedGeometry, memory: Memory) 
     covered = set()
     for name, block in memory.blocks.items():
         first = block.ctypes.data
-        for segment in geometry.segments:
+        for segment in (*geometry.segments, *geometry.matrices):
             offset = addresses.of(segment) - first
             if name.startswith("gradients/") and 0 <= offset < len(block):
                 last = offset + 4 * segment.count - 1
                 covered |= {(name, page) for page in range(offset // PROTECTION.page_bytes, last // PROTECTION.page_bytes + 1)}
     pages = {(p.allocation, p.page_index) for p in retained.gradient_geometry(session, PROTECTION).pages}
-    tails = [memory.place(name).view(np.float32)[geometry.element_count :] for name in ("master", "exp_avg", "exp_avg_sq")]
-    masters_in_place = [inside(shard.master, memory.place("master")) for shard in session.shards]
+    arrays = {name: region.element_count for region in geometry.regions for name in region.arrays}
+    tails = [memory.place(name).view(np.float32)[count:] for name, count in arrays.items()]
+    coded = [tensor for shard in session.shards for tensor in coded_of(shard).values()]
+    coded_in_place = [any(inside(tensor, memory.place(name)) for name in arrays) for tensor in coded]
     derived = [block for name, block in memory.blocks.items() if name.startswith("derived/")]
     derived_in_place = [any(inside(shard.derived, block) for block in derived) for shard in session.shards]
     spanning = [len({(s.optimizer, s.param_group) for s in geometry.chunk_segments(c)}) for c in range(geometry.chunk_count)]
     return {
-        "elements": geometry.element_count,
+        "elements": sum(segment.count for segment in (*geometry.segments, *geometry.matrices)),
+        "matrix_elements": sum(matrix.count for matrix in geometry.matrices),
         "chunks": geometry.chunk_count,
         "groups": geometry.group_count,
         "gradient_pages": sorted(pages),
         "gradient_pages_expected": sorted(covered),
         "allocations": {name: len(block) for name, block in memory.blocks.items()},
-        "masters_in_coded_memory": all(masters_in_place),
+        "in_coded_memory": all(coded_in_place),
         "parameters_in_derived_memory": all(derived_in_place),
         "coded_padding_is_zero": not any(tail.any() for tail in tails),
         "param_groups_of_a_chunk": max(spanning),

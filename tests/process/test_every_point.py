@@ -51,10 +51,12 @@ def injection(token: int, iteration: int, **where: object) -> Injection:
     )
 
 
-def check(tmp_path: Path, injections: tuple[Injection, ...], protection: Protection = PROTECTION) -> list[tuple[str, int]]:
+def check(
+    tmp_path: Path, injections: tuple[Injection, ...], protection: Protection = PROTECTION, optimizer: str = "adam"
+) -> list[tuple[str, int]]:
     """Runs reference and job; returns the decisions."""
     iterations = injections[-1].iteration + 1
-    workload = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=iterations)
+    workload = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=iterations, optimizer=optimizer)
     _, reference = run_job(PlainTarget(), tmp_path / "reference", workload=workload)
     events, ledgers = run_job(LetoTarget(), tmp_path / "run", injections, workload=workload, protection=protection)
     comparison = compare_runs(reference, ledgers, iterations)
@@ -96,6 +98,14 @@ def test_a_kill_inside_every_kernel_of_two_lanes(tmp_path: Path, progress: float
     of_lanes = KERNELS[1:]
     injections = tuple(injection(n, n + 1, kernel=k, progress=progress, group=4) for n, k in enumerate(of_lanes, start=1))
     assert check(tmp_path, injections, PIPELINED) == [("finish", n + 1) for n in range(1, len(injections) + 1)]
+
+
+def test_a_kill_inside_muons_kernels_in_two_lanes(tmp_path: Path) -> None:
+    """Anywhere in the chunks of either, which a serial update of the same job has in the same groups."""
+    places = [(kernel, progress) for kernel in (Kernel.MUON_MOMENTUM, Kernel.MUON_APPLY) for progress in PROGRESS]
+    injections = tuple(injection(n, n + 1, kernel=k, progress=p) for n, (k, p) in enumerate(places, start=1))
+    decisions = check(tmp_path, injections, PIPELINED, optimizer="muon")
+    assert decisions == [("finish", n + 1) for n in range(1, len(injections) + 1)]
 
 
 def test_kills_that_park_nobody_while_both_lanes_run(tmp_path: Path) -> None:

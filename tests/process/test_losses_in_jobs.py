@@ -53,6 +53,28 @@ def test_with_parity_copied_beside_the_computation_every_group_under_way_is_rebu
     assert len([e for e in entries if e.name == "repaired"]) == 8
 
 
+def test_both_transactions_of_muon_are_resumed_wherever_they_cut_matrices(tmp_path: Path) -> None:
+    entries = passed(tmp_path, "muon")
+    geometry = RankGeometry.read(geometry_path(tmp_path / "muon" / "latest" / "jobs" / "run", 0)).coded
+    adamw, momentum, masters = (region.chunks for region in geometry.regions)
+    groups = [geometry.chunks_of(group) for group in range(geometry.group_count)]
+    kinds = [sum(bool(set(group) & set(chunks)) for chunks in (adamw, momentum, masters)) for group in groups]
+    assert kinds == [1, 2, 1, 2, 1, 1, 1]
+    # What scenarios/muon.yaml says of the chunks it hits.
+    first_momentum, of_three, first_masters = groups[1][1], groups[1][6], groups[3][12]
+    of_two, in_the_middle, of_an_expert = groups[3][13], groups[3][15], groups[4][7]
+    assert (first_momentum, first_masters) == (momentum[0], masters[0])
+    assert of_three in momentum and {of_two, in_the_middle, of_an_expert} < set(masters)
+    assert [len(geometry.chunk_segments(chunk)) for chunk in (of_three, of_two, in_the_middle, of_an_expert)] == [3, 2, 1, 1]
+    assert "experts" in geometry.chunk_segments(of_an_expert)[0].name
+    (inside,) = geometry.chunk_segments(in_the_middle)
+    (whole,) = (matrix for matrix in geometry.matrices if matrix.name == inside.name)
+    assert whole.first < inside.first and inside.stop < whole.stop
+    lost = {page.rpartition(":")[0] for e in entries if e.name == "lose" for page in e.fields["pages"]}
+    assert {"momentum_buffer", "muon_master", "master", "undo"} <= lost
+    assert [e.fields["level"] for e in entries if e.name == "recovered"].count("L3") >= 11
+
+
 def test_a_trainer_that_dies_of_a_lost_page_is_nobodys_kill(tmp_path: Path) -> None:
     entries = passed(tmp_path, "natural-sigbus")
     assert not [e for e in entries if e.name == "killed"]
@@ -96,7 +118,7 @@ def test_two_gibibytes_at_the_geometry_of_the_paper(tmp_path: Path) -> None:
     entries = passed(tmp_path, "full-geometry")
     geometry = RankGeometry.read(geometry_path(tmp_path / "full-geometry" / "latest" / "jobs" / "run", 0)).coded
     assert geometry.group_count == 2
-    assert len(CODED_ARRAYS) * geometry.array_bytes >= 2 << 30
+    assert len(CODED_ARRAYS) * geometry.regions[0].array_bytes >= 2 << 30
     assert [e.fields["level"] for e in entries if e.name == "recovered"][-1] == "L3"
     budgets = [budget for e in entries if e.name == "repaired" for budget in e.fields["budgets"]]
     assert max(budget["lost_pages"] for budget in budgets) == 16

@@ -8,7 +8,7 @@ import pytest
 
 from leto.core.config import Workload
 from leto.core.errors import ConfigError
-from leto.megatron.models import MODELS, PRECISIONS, model_spec
+from leto.megatron.models import MODELS, OPTIMIZERS, PRECISIONS, model_spec
 
 GOOD = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=100)
 
@@ -19,6 +19,8 @@ GOOD = Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iteratio
         ({"model": "olmoe"}, "model: unknown model 'olmoe'; known: olmoe-tiny, qwen-tiny, qwen-wide (did you mean"),
         ({"data": "fineweb"}, "data: unknown data set 'fineweb'; known: shakespeare"),
         ({"precision": "fp8"}, "precision: unknown precision 'fp8'; known: bf16, fp16, fp32"),
+        ({"optimizer": "sgd"}, "optimizer: unknown optimizer 'sgd'; known: adam, muon"),
+        ({"optimizer": "muon", "precision": "fp16"}, "optimizer: 'muon' has no loss scaling in Megatron"),
         ({"iterations": 0}, "iterations: 0 is not positive"),
         ({"seed": -1}, "seed: -1 is negative"),
         ({"data_parallel": 0}, "data_parallel: 0 ranks cannot share"),
@@ -50,7 +52,9 @@ def test_models_are_registered_under_their_own_names() -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_trains_in_every_precision(model: str, precision: str) -> None:
-    assert model_spec(replace(GOOD, model=model, precision=precision, expert_parallel=1)) is MODELS[model]
+    for optimizer in OPTIMIZERS if precision != "fp16" else ("adam",):
+        workload = replace(GOOD, model=model, precision=precision, expert_parallel=1, optimizer=optimizer)
+        assert model_spec(workload) is MODELS[model]
 
 
 def test_heads_share_keys_and_values_in_equal_groups() -> None:

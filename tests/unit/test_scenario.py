@@ -123,6 +123,10 @@ MISTAKES = [
     ("reason-without-refusal", 15, "expect.reason", "write 'fallback: refused' beside it"),
     ("reason-no-expression", 15, "expect.reason", "is not a regular expression"),
     ("skipped-in-bf16", 15, "expect.skipped", "no step of bf16 is skipped; write 'precision: fp16', or leave it out"),
+    ("unknown-optimizer", 6, "workload.optimizer", "(did you mean muon?)"),
+    ("muon-in-fp16", 6, "workload.optimizer", "write bf16 or fp32"),
+    ("muon-kernel-without-muon", 13, "faults[0].do[0].abort-kernel.kernel", "write 'optimizer: muon' in 'workload'"),
+    ("muon-hold-without-muon", 12, "faults[0].hold[0].kernel", "write 'optimizer: muon' in 'workload'"),
     ("skipped-too-many", 15, "expect.skipped", "the workload has iterations 1 to 100"),
 ]
 
