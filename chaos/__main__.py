@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 
@@ -22,9 +23,23 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     leave_on_signals()
+    _refuse_unknown_row()
     from chaos import cli
 
     cli.main()
+
+
+def _refuse_unknown_row() -> None:
+    """Before the command is imported, which imports the kernels."""
+    from chaos.targets.rows import kernel_row
+    from chaos.verdict import Verdict
+    from leto.core.errors import ConfigError
+
+    try:
+        kernel_row()
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        raise SystemExit(Verdict.USAGE.value) from None
 
 
 if __name__ == "__main__":

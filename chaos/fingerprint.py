@@ -1,4 +1,4 @@
-"""Where a run took place: what must be equal for two runs to be comparable."""
+"""Where a run took place: what must be equal for two runs to be comparable, but for the kernels, which all give the same bits."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from chaos.targets.rows import kernel_row
 
 _DISTRIBUTIONS = ("leto-chaos", "torch", "megatron-core", "numpy", "xxhash")
 
@@ -27,6 +29,7 @@ def machine_fingerprint() -> dict[str, Any]:
         "cpu_model": model,
         "cpu_flags": flags,
         "kernel": platform.release(),
+        "kernel_row": kernel_row(),
         "git_revision": _git_revision(),
     }
 

@@ -16,6 +16,7 @@ from leto.core.config import JobConfig, Workload
 from leto.core.errors import ConfigError, LetoError
 from leto.core.events import Event
 from leto.core.geometry import Protection
+from leto.device.rows import kernel_row
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help="The runtime itself, without the bench."
@@ -101,6 +102,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """Console entry point: a person's mistake is one line on stderr."""
     try:
+        kernel_row()
         app(standalone_mode=True)
     except LetoError as error:
         print(f"leto: {error}", file=sys.stderr)  # noqa: T201

@@ -150,6 +150,8 @@ def fact_words(
 ) -> list[str]:
     """What heads a report: when it ran, of which code, how long recoveries took."""
     facts = [f"{began.utc[:16].replace('T', ' ')} UTC", f"code {str(fingerprint.get('git_revision') or 'unknown')[:12]}"]
+    if "kernel_row" in fingerprint:  # older records do not say
+        facts.append(f"{fingerprint['kernel_row']} kernels")
     if history:
         facts.append(f"done after {history[-1].elapsed_s - began.elapsed_s:.0f} s")
     times = [r.total_s for r in recoveries if r.total_s is not None]

@@ -55,6 +55,7 @@ def test_a_pass_leaves_every_artefact(monkeypatch: pytest.MonkeyPatch, tmp_path:
     fingerprint = json.loads((latest / "fingerprint.json").read_text())
     assert fingerprint["packages"]["numpy"]
     assert len(fingerprint["scenario_sha256"]) == 64
+    assert f"{fingerprint['kernel_row']} kernels" in (latest / "report.html").read_text()
 
 
 def test_plain_lines_are_stable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
