@@ -1,4 +1,4 @@
-"""Where a run took place: what must be equal for two runs to be comparable, but for the kernels, which all give the same bits."""
+"""Where a run took place: what must be equal for two runs to be comparable, but for the kernels: all give the same bits."""
 
 from __future__ import annotations
 
