@@ -22,8 +22,6 @@ from leto.runtime.fork_client import ForkedChild, ForkServer
 from leto.runtime.fork_server import SINGLE_THREAD
 from leto.runtime.process import Spawned, describe_code, kill_group, last_line, wait_pidfd
 
-pytestmark = pytest.mark.process
-
 TIMEOUT_S = 20.0
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
 

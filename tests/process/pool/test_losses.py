@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from losing_client import DATA, LAYOUT, PAGE_BYTES, PARITY, allocations, pattern
+from pool_processes import TIMEOUT_S
 
 from chaos.faults.hand_over import MANAGER_PLUGIN, HandOver, agent_path, install_in_agent, manager_path, trainer_path
 from chaos.faults.memory import can_poison, poison
@@ -28,12 +28,8 @@ from leto.memory.state_manager import ManagerSpec
 from leto.runtime.process import Spawned
 from leto.runtime.state_managers import start_state_manager
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(can_poison() is not None, reason=f"pages cannot be poisoned here: {can_poison()}"),
-]
+pytestmark = pytest.mark.skipif(can_poison() is not None, reason=f"pages cannot be poisoned here: {can_poison()}")
 
-TIMEOUT_S = 20.0
 PAGES = 9
 
 
@@ -108,12 +104,6 @@ class Losing:
         self.agent.close()
         self.manager.stop(TIMEOUT_S)
         self.manager.close()
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="leto-", dir="/tmp", ignore_cleanup_errors=True) as name:
-        yield Path(name)
 
 
 @pytest.fixture
