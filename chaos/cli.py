@@ -22,7 +22,7 @@ from chaos.planted.planting import Mutant, Where
 from chaos.planted.runs import deciding_check
 from chaos.report.screen import make_screen
 from chaos.runs import Finished, Order, describe_error, run_order
-from chaos.scenario import FAULTS, Action, Hold, LosePages, Scenario, load_scenario
+from chaos.scenario import FAULTS, Action, Hold, LosePages, Scenario, load_scenario, open_scenario
 from chaos.systems import REFERENCES, SYSTEMS, load_target
 from chaos.verdict import Verdict
 from leto.core.errors import ConfigError
@@ -77,10 +77,10 @@ def run(
 
 def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Path, mutant: str | None) -> int:
     try:
-        scenario = load_scenario(file, overrides)
+        scenario, origin = open_scenario(file, overrides)
         order = Order(scenario=scenario, file=file, overrides=overrides, mutant=mutant, runs_dir=runs_dir)
         target, reference = load_target(SYSTEMS[scenario.system]), load_target(REFERENCES[scenario.system])
-        with make_screen(plain=plain) as screen:
+        with make_screen(plain=plain) as screen, origin.placing():
             finished = run_order(order, target, reference, screen)
     except ConfigError as error:
         _complain(str(error).splitlines())

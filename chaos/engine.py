@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from chaos.feasible import beyond_geometry
 from chaos.journal import Journal
 from chaos.judging import CONTROL, REFERENCE, REFERENCE_AGAIN, RUN, Judged, Recorded, judge, judge_reference, ledger_directory
+from chaos.mistakes import Infeasible
 from chaos.scenario import Scenario
 from chaos.schedule import Injection, Place, describe_time, plan_injections
 from chaos.targets.base import FaultNotInjected, RunningJob, RunSpec, Target, Updater
+from chaos.targets.lost_pages import RankGeometry
 from leto.core.errors import JobError
 from leto.core.events import Event
 from verify import checkers
@@ -88,9 +91,10 @@ class Engine:
         self._limits, self._clock = limits or Limits(), clock
         self._injections = plan_injections(scenario)
         self._reference: dict[int, Ledger] = {}
+        self._geometry: dict[int, RankGeometry] = {}  # by rank, as the first job that says it does
 
     def run(self) -> Judged:
-        """Raises ConfigError when a target does not have what the scenario names."""
+        """Raises ConfigError when a target does not have what the scenario names, Infeasible when its faults cannot happen."""
         self._run_job(REFERENCE, self._reference_target)
         self._run_job(REFERENCE_AGAIN, self._reference_target)
         if judge_reference(self._recorded).judgement is Judgement.TRUE:
@@ -166,7 +170,9 @@ class Engine:
     def _on_event(self, watch: _Watch, event: Event) -> Ending | None:
         watch.last_event_s = self._clock()
         self._journal.append(watch.name, SYSTEM, event.name, **event.fields)
-        if event.name == "recovered":
+        if event.name == "ready":
+            self._meet(watch.job, event.fields["rank"])
+        elif event.name == "recovered":
             watch.recovering_since_s = None
         elif event.name == "failure":
             watch.released = None
@@ -178,6 +184,17 @@ class Engine:
             rank, iteration = event.fields["rank"], event.fields["iteration"]
             return self._control_diverged(watch, rank, iteration) or self._miss(watch, rank, iteration)
         return self._ended(watch) if event.name == "job-ended" else None
+
+    def _meet(self, job: RunningJob, rank: int) -> None:
+        """Nobody has to wait for a fault that is aimed at nothing: the ranks of the reference know."""
+        geometry = None if rank in self._geometry else job.geometry(rank)
+        if geometry is None:
+            return
+        self._geometry[rank] = geometry
+        if len(self._geometry) == self._scenario.workload.parallel.dp:
+            mistakes = list(beyond_geometry(self._scenario, self._geometry))
+            if mistakes:
+                raise Infeasible(mistakes)
 
     def _ended(self, watch: _Watch) -> Ending:
         for injection in tuple(watch.pending):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,8 +79,9 @@ def run_order(order: Order, target: Target, reference_target: Target, screen: Sc
         stop.add_note(f"unfinished run: {directory}")
         journal.append("", BENCH, "interrupted")
         raise
-    except ConfigError:
-        raise  # the targets do not have what the scenario names: the person's mistake, not ours
+    except ConfigError:  # the person's mistake, not ours: what has been asked for cannot be run, so there is no run
+        shutil.rmtree(directory)
+        raise
     except Exception as error:
         return Finished(directory=directory, conclusion=_broken(order, directory, journal, error))
     finally:

@@ -11,8 +11,10 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from chaos import yaml_source
+from chaos.contradictions import find_contradictions
+from chaos.feasible import beyond_plan
 from chaos.loss import LossClass
-from chaos.mistakes import Origin, ScenarioError, explain, find_contradictions
+from chaos.mistakes import Origin, ScenarioError, explain
 from chaos.targets.workloads import mistake_in
 from leto.core.config import Workload as CoreWorkload
 from leto.core.errors import ConfigError
@@ -293,6 +295,12 @@ class Fault(_Model):
         actions = self.do[0].cycle or self.do[:1]
         return actions[(occurrence - 1) % len(actions)]
 
+    def path_of(self, occurrence: int) -> tuple[str | int, ...]:
+        """Keys from the fault to that action's own."""
+        cycle = self.do[0].cycle
+        taken = ("cycle", (occurrence - 1) % len(cycle)) if cycle else ()
+        return "do", 0, *taken, self.action_of(occurrence).name
+
     @property
     def losses(self) -> tuple[LosePages, ...]:
         return tuple(step.lose_pages for step in self.do if step.lose_pages is not None)
@@ -378,17 +386,26 @@ class Scenario(_Model):
 
 def load_scenario(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario of a file with ``dotted.key=value`` overrides. Raises ScenarioError with every mistake found."""
+    return open_scenario(path, overrides)[0]
+
+
+def open_scenario(path: Path, overrides: Sequence[str] = ()) -> tuple[Scenario, Origin]:
+    """The same, with what finds the lines of mistakes that only a run shows."""
     try:
         text = path.read_text()
     except OSError as error:
         raise ScenarioError([f"{path}: {error.strerror}"]) from None
     except UnicodeDecodeError:
         raise ScenarioError([f"{path}: not UTF-8 text"]) from None
-    return parse_scenario(text, str(path), overrides)
+    return _parse(text, str(path), overrides)
 
 
 def parse_scenario(text: str, file: str, overrides: Sequence[str] = ()) -> Scenario:
     """Raises ScenarioError. ``file`` is only a name for messages."""
+    return _parse(text, file, overrides)[0]
+
+
+def _parse(text: str, file: str, overrides: Sequence[str]) -> tuple[Scenario, Origin]:
     source = yaml_source.parse(text)
     if source.mistakes:
         raise ScenarioError([f"{file}:{line}: {what}" for line, what in source.mistakes])
@@ -403,9 +420,10 @@ def parse_scenario(text: str, file: str, overrides: Sequence[str] = ()) -> Scena
     untrainable = mistake_in(scenario.workload.to_core())
     if untrainable is not None:
         contradictions.append((("workload", *untrainable[0]), untrainable[1]))
-    if contradictions:
-        raise origin.error(contradictions)
-    return scenario
+    mistakes = contradictions or list(beyond_plan(scenario))
+    if mistakes:
+        raise origin.error(mistakes)
+    return scenario, origin
 
 
 def _size_text(byte_count: int) -> str:

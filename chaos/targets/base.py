@@ -34,13 +34,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from chaos.loss import LostPages
 from chaos.schedule import Injection, Place
 from leto.core.config import Workload
 from leto.core.events import Event
 from leto.core.geometry import Protection
+
+if TYPE_CHECKING:
+    from chaos.targets.lost_pages import RankGeometry
 
 
 class FaultNotInjected(Exception):
@@ -56,7 +59,7 @@ class Updater(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One job to start. The reference ignores ``protection`` and never gets injections.
+    """One job to start. The reference only says what ``protection`` would come to in it, and never gets injections.
 
     The job writes one ledger a rank, ``rank<N>.ledger`` in ``ledger_dir``, and everything else below ``output_dir``. Both
     directories exist.
@@ -125,6 +128,10 @@ class RunningJob(Protocol):
 
     def locate(self, place: Place) -> str:
         """Which group and chunk a parked kernel works on, for people; "" at a point. Raises FaultNotInjected."""
+        ...
+
+    def geometry(self, rank: int) -> RankGeometry | None:
+        """What the pages of a rank are that is ready, under the spec's protection; None where the system does not say."""
         ...
 
     def time_of(self, rank: int) -> int | None:

@@ -61,9 +61,9 @@ def _check_losses(spec: RunSpec) -> None:
 
 
 def _job_config(spec: RunSpec, armed_path: Path) -> JobConfig:
-    plugins, manager_plugins, agent_plugins = list(PROBES), [], []
+    plugins, manager_plugins, agent_plugins = [*PROBES, GEOMETRY_PLUGIN], [], []
     if _loses_pages(spec):
-        plugins += [hand_over.TRAINER_PLUGIN, GEOMETRY_PLUGIN]
+        plugins.append(hand_over.TRAINER_PLUGIN)
         manager_plugins.append(hand_over.MANAGER_PLUGIN)
         agent_plugins.append(hand_over.AGENT_PLUGIN)
     updater = DEFAULT_UPDATER
@@ -230,6 +230,9 @@ class LetoJob:
         aim = self._aim(place)
         return "" if aim is None else f"group {aim.group}{_chunk(aim)}"
 
+    def geometry(self, rank: int) -> RankGeometry:
+        return RankGeometry.read(geometry_path(self._spec.output_dir, rank))
+
     def time_of(self, rank: int) -> int | None:
         return self._pools[rank].control.heartbeat if rank in self._trainers else None
 
@@ -256,8 +259,7 @@ class LetoJob:
             return ()
         pool = self._pools[injection.rank]
         allocations = [Allocation(name=p.name, page_class=p.page_class, byte_count=p.byte_count) for p in pool.places.values()]
-        geometry = RankGeometry.read(geometry_path(self._spec.output_dir, injection.rank))
-        return choose(injection.losses, geometry, allocations, pool.control.read_progress(self._epoch))
+        return choose(injection.losses, self.geometry(injection.rank), allocations, pool.control.read_progress(self._epoch))
 
     def lose(self, injection: Injection, lost: Sequence[LostPages]) -> None:
         rank = injection.rank

@@ -17,9 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from chaos.schedule import Injection, Place, logical_time
+from chaos.targets.aims import aim_of
+from chaos.targets.lost_pages import RankGeometry
 from leto.core.events import Event
 from leto.core.failpoints import Kernel, Park, Point, Site
-from leto.core.geometry import CodedGeometry, GradientGeometry, Page, Rule
+from leto.core.geometry import CodedGeometry, GradientGeometry, Page
 from leto.core.hooks import IterationView, ParityAudit, TrainerContext
 from leto.core.layout import TIER2, UNDO, parity_slot, tier1
 from leto.core.markers import Phase, Progress
@@ -116,21 +118,12 @@ class ArmedFailpoints:
         return Park(word_address=self._context.park_word_address, token=place.token, progress=place.progress)
 
     def _is_aimed_at(self, place: Place, site: Site) -> bool:
-        """A place without group or chunk takes its draw modulo the rank's real counts; a restore its chunk in flight."""
+        """A restore without group and chunk is hit in whatever chunk was in flight."""
         coded, gradients = self._context.coded, self._context.gradients
         assert coded is not None and gradients is not None, "kernels run after the geometry is known"
         if place.kernel is Kernel.UNDO_RESTORE and place.group is None and place.chunk is None:
             return True
-        hit = _chunks_hit(coded, place.kernel)
-        groups = range(gradients.group_count) if place.kernel is Kernel.RS_ENCODE else _groups_of(coded, hit)
-        group = groups[place.group_draw % len(groups)] if place.group is None else place.group
-        if site.group != group or site.chunk is None:
-            return site.group == group
-        chunks = coded.chunks_of(group)
-        if place.chunk is not None:
-            return site.chunk == chunks[0] + place.chunk
-        drawn = [chunk for chunk in chunks if chunk in hit]
-        return site.chunk == drawn[place.chunk_draw % len(drawn)]
+        return (site.group, site.chunk) == aim_of(place, RankGeometry(coded=coded, gradients=gradients))
 
     def _write_aim(self, place: Place, kernel: Kernel, site: Site) -> None:
         assert site.group is not None
@@ -138,19 +131,6 @@ class ArmedFailpoints:
         assert coded is not None
         target = target_pages(coded, kernel, site)
         Aim(token=place.token, group=site.group, chunk=site.chunk, target=target).write(self._aimed_dir)
-
-
-_RULES = {Kernel.ADAM: Rule.ADAMW, Kernel.MUON_MOMENTUM: Rule.MUON_MOMENTUM, Kernel.MUON_APPLY: Rule.MUON_APPLY}
-
-
-def _chunks_hit(coded: CodedGeometry, kernel: Kernel | None) -> range:
-    """The chunks in which a kernel runs: those of its rule, or all."""
-    rule = _RULES.get(kernel) if kernel else None
-    return next((region.chunks for region in coded.regions if region.rule is rule), range(coded.chunk_count))
-
-
-def _groups_of(coded: CodedGeometry, chunks: range) -> range:
-    return range(coded.group_of(chunks.start), coded.group_of(chunks.stop - 1) + 1)
 
 
 def target_pages(coded: CodedGeometry, kernel: Kernel, site: Site) -> tuple[Page, ...]:

@@ -48,6 +48,12 @@ class RankGeometry:
     def read(path: Path) -> RankGeometry:
         return RankGeometry.from_json(json.loads(path.read_text()))
 
+    def write(self, path: Path) -> None:
+        """Whole or not at all."""
+        whole = path.with_suffix(".new")
+        whole.write_text(json.dumps(self.to_json()))
+        whole.replace(path)
+
 
 def geometry_path(directory: Path, rank: int) -> Path:
     return directory / f"geometry-{rank}.json"
@@ -59,9 +65,7 @@ def install_geometry(context: TrainerContext) -> None:
     if path.exists():
         return
     assert context.coded is not None and context.gradients is not None, "the geometry is known before plugins are loaded"
-    whole = path.with_suffix(".new")
-    whole.write_text(json.dumps(RankGeometry(coded=context.coded, gradients=context.gradients).to_json()))
-    whole.replace(path)
+    RankGeometry(coded=context.coded, gradients=context.gradients).write(path)
 
 
 GEOMETRY_PLUGIN = f"{__name__}:{install_geometry.__name__}"

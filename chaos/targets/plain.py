@@ -15,6 +15,7 @@ from pathlib import Path
 
 from chaos.schedule import Injection, Place
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec
+from chaos.targets.lost_pages import RankGeometry, geometry_path
 from chaos.targets.plain_worker import PlainConfig
 from leto.core.config import Timeouts
 from leto.core.errors import JobError
@@ -36,7 +37,7 @@ class PlainTarget:
     def start(self, spec: RunSpec) -> PlainJob:
         model_spec(spec.workload)  # refuses what cannot be trained before any process exists
         assert not spec.injections, _NO_FAULTS
-        return PlainJob(_start_ranks(spec, self._timeouts), self._timeouts)
+        return PlainJob(_start_ranks(spec, self._timeouts), self._timeouts, spec.output_dir)
 
 
 class _Rank:
@@ -77,6 +78,8 @@ def _start_ranks(spec: RunSpec, timeouts: Timeouts) -> list[_Rank]:
             ours.enter_context(child)  # after the spawn the worker's copy is the last: its exit ends the stream
         PlainConfig(
             workload=spec.workload,
+            protection=spec.protection,
+            output_dir=str(spec.output_dir),
             ledger_dir=str(spec.ledger_dir),
             parent_pid=os.getpid(),
             store_fd=store.fileno(),
@@ -117,9 +120,10 @@ class PlainJob:
     Nothing recovers here: the first worker that fails or makes no progress in time ends the job.
     """
 
-    def __init__(self, ranks: list[_Rank], timeouts: Timeouts) -> None:
+    def __init__(self, ranks: list[_Rank], timeouts: Timeouts, output_dir: Path) -> None:
         self._ranks = ranks
         self._timeouts = timeouts
+        self._output_dir = output_dir
         self._events: deque[Event] = deque([Event("job-started")])
         self._outcome: Outcome | None = None
         self._deadline = time.monotonic() + timeouts.start_s
@@ -189,6 +193,9 @@ class PlainJob:
 
     def locate(self, place: Place) -> str:
         raise FaultNotInjected(_NO_FAULTS)
+
+    def geometry(self, rank: int) -> RankGeometry:
+        return RankGeometry.read(geometry_path(self._output_dir, rank))
 
     def time_of(self, rank: int) -> int | None:
         return None

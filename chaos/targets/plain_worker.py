@@ -2,7 +2,8 @@
 
     python -m chaos.targets.plain_worker CONFIG.json RANK
 
-Writes its ledger and reports events as JSON lines on the descriptor the configuration names.
+Writes its ledger and reports events as JSON lines on the descriptor the configuration names. Being the first to have built
+the model, it also says which groups and chunks there will be where Leto trains it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from chaos.targets.lost_pages import RankGeometry, geometry_path
 from leto.core.config import Workload
 from leto.core.errors import LetoError
 from leto.core.events import Event
+from leto.core.geometry import Protection
 from leto.device.linux import die_with_parent
 from leto.megatron.preload import preload
 from verify.ledger import LedgerWriter, digest, ledger_path, live_digests
@@ -27,6 +30,8 @@ class PlainConfig:
     """What the target tells its workers. Descriptors are inherited; ``store_fd`` is a listening socket on ``store_port``."""
 
     workload: Workload
+    protection: Protection
+    output_dir: str
     ledger_dir: str
     parent_pid: int
     store_fd: int
@@ -40,8 +45,8 @@ class PlainConfig:
     @staticmethod
     def load(path: Path) -> PlainConfig:
         raw = json.loads(path.read_text())
-        fields = {**raw, "workload": Workload(**raw["workload"]), "event_fds": tuple(raw["event_fds"])}
-        return PlainConfig(**fields)
+        typed = {"workload": Workload(**raw["workload"]), "protection": Protection(**raw["protection"])}
+        return PlainConfig(**{**raw, **typed, "event_fds": tuple(raw["event_fds"])})
 
 
 def main(config_path: str, rank: int) -> None:
@@ -57,11 +62,14 @@ def main(config_path: str, rank: int) -> None:
 def _train(config: PlainConfig, rank: int) -> None:
     import torch.distributed as dist
 
+    from leto.megatron.retained import coded_geometry, gradient_geometry
     from leto.megatron.training import TrainingSession, join_process_groups
 
     workload = config.workload
     join_process_groups(workload, store=_store(config, rank), rank=rank, timeout_s=config.collective_timeout_s)
     session = TrainingSession(workload, rank=rank)
+    coded, gradients = coded_geometry(session, config.protection), gradient_geometry(session, config.protection)
+    RankGeometry(coded=coded, gradients=gradients).write(geometry_path(Path(config.output_dir), rank))
     ledger = LedgerWriter(ledger_path(Path(config.ledger_dir), rank), rank, workload.world_size)
     with os.fdopen(config.event_fds[rank], "w", buffering=1) as events:  # its end is the end of this process
         _report(events, Event("ready", {"rank": rank, "pid": os.getpid(), "epoch": 0}))

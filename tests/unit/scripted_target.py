@@ -10,6 +10,7 @@ from typing import Any
 from chaos.loss import LostPages
 from chaos.schedule import Injection, Place
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, Resources, RunSpec
+from chaos.targets.lost_pages import RankGeometry
 from leto.core.errors import JobError
 from leto.core.events import Event
 from leto.core.geometry import Page
@@ -58,6 +59,7 @@ class Script:
     dies_of: str = "was killed by SIGBUS"  # a rank that was let go over lost pages
     localises: int = 0  # so many pages more than were lost
     repairs: bool = True
+    geometries: dict[int, RankGeometry] = field(default_factory=dict)  # of ranks that say it
     growth: int = 0  # descriptors more with every look
     kill_fails: bool = False
     start_fails: bool = False
@@ -122,6 +124,9 @@ class ScriptedJob:
             for loss in injection.losses
         )
 
+    def geometry(self, rank: int) -> RankGeometry | None:
+        return self._script.geometries.get(rank)
+
     def lose(self, injection: Injection, lost: Sequence[LostPages]) -> None:
         self.steps.append("lose")
         self._lost = [f"{page.allocation}:{page.page_index}" for one in lost for page in one.pages]
@@ -168,6 +173,8 @@ class ScriptedJob:
 
     def _events(self) -> Iterator[Event | None]:
         yield Event("job-started")
+        for rank in self._script.geometries:
+            yield Event("ready", {"rank": rank, "pid": 0, "epoch": self._epoch})
         last = self._spec.workload.iterations
         for t in range(1, last + 1):
             if t == self._script.interrupt_at:

@@ -127,6 +127,14 @@ MISTAKES = [
     ("muon-in-fp16", 6, "workload.optimizer", "write bf16 or fp32"),
     ("muon-kernel-without-muon", 13, "faults[0].do[0].abort-kernel.kernel", "write 'optimizer: muon' in 'workload'"),
     ("muon-hold-without-muon", 12, "faults[0].hold[0].kernel", "write 'optimizer: muon' in 'workload'"),
+    ("chunk-beyond-group", 13, "faults[0].do[0].abort-kernel.chunk", "there is no chunk 5; a group has chunks 0 to 4"),
+    ("hold-chunk-beyond-group", 12, "faults[0].hold[0].chunk", "there is no chunk 5; a group has chunks 0 to 4"),
+    ("chunk-of-a-whole-group", 13, "faults[0].do[0].abort-kernel.chunk", "'parity-fetch' runs once a group; leave 'chunk' out"),
+    ("tier2-kernel-without-tier2", 13, "faults[0].do[0].abort-kernel.kernel", "write 'tier2: 1' in 'protection'"),
+    ("restore-without-recovery", 13, "faults[0].do[0].abort-kernel", "add a fault of iteration 10 before it"),
+    ("recoveries-more-than-faults", 15, "expect.recoveries", "11 recoveries are expected of 10 faults; expect at most 10"),
+    ("recoveries-less-than-faults", 15, "expect.recoveries", "9 are expected; expect at least 10"),
+    ("recoveries-beside-refusal", 15, "expect.recoveries", "of 10 faults, one of which is refused; expect at most 9"),
     ("skipped-too-many", 15, "expect.skipped", "the workload has iterations 1 to 100"),
 ]
 
@@ -184,9 +192,8 @@ def test_values_arrive() -> None:
 
 def with_fault(text: str) -> Scenario:
     whole = (ROOT / "scenarios" / "between-ranks.yaml").read_text()
-    head, _, tail = whole.partition("faults:\n")
-    expect = next(line for line in tail.splitlines() if line.startswith("expect:"))
-    return parse_scenario(f"{head}faults:\n{text}\n{expect}\n", "f")
+    head = whole.partition("faults:\n")[0]
+    return parse_scenario(f"{head}faults:\n{text}\nexpect: {{recoveries: 1, deadline_s: 30}}\n", "f")
 
 
 def test_one_hold_may_stand_without_a_list() -> None:
@@ -205,9 +212,9 @@ def test_what_recoveries_are_expected_of() -> None:
 
 
 def test_overrides_replace_values() -> None:
-    scenario = update_phase("seed=7", "workload.iterations=20", "faults.0.when.every=5", "faults[0].where.rank=1")
-    assert (scenario.seed, scenario.workload.iterations) == (7, 20)
-    assert (scenario.faults[0].when.every, scenario.faults[0].where.rank) == (5, 1)
+    scenario = update_phase("seed=7", "workload.iterations=30", "faults.0.when.every=3", "faults[0].where.rank=1")
+    assert (scenario.seed, scenario.workload.iterations) == (7, 30)
+    assert (scenario.faults[0].when.every, scenario.faults[0].where.rank) == (3, 1)
     assert parse_scenario(scenario.resolved_yaml(), "resolved") == scenario
 
 

@@ -63,8 +63,14 @@ def whole(kind: str, text: str) -> str:
     base = yaml.safe_load(next(text for _, text in examples() if text.startswith("schema:")))
     del base["control"]
     fragment = yaml.safe_load(text)
-    expected = {"expect": {"recoveries": 1, "deadline_s": 30}}
-    return yaml.safe_dump(base | expected | (fragment if kind == "expect" else {"faults": fragment}))
+    if kind == "expect":
+        return yaml.safe_dump(base | fragment)
+    recoveries = sum(_times(fault["when"], base["workload"]["iterations"]) for fault in fragment)
+    return yaml.safe_dump(base | {"faults": fragment, "expect": {"recoveries": recoveries, "deadline_s": 30}})
+
+
+def _times(when: dict[str, int], iterations: int) -> int:
+    return iterations // when["every"] if "every" in when else when.get("random", 1)
 
 
 @pytest.mark.parametrize(("kind", "text"), examples(), ids=lambda part: part[:24].strip())

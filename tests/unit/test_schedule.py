@@ -26,7 +26,7 @@ def scenario(text: str = TEXT, *overrides: str) -> Scenario:
 
 def test_every_counts_from_one_to_the_end_inclusive() -> None:
     assert [i.iteration for i in plan_injections(scenario())] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
-    shorter = scenario(TEXT, "workload.iterations=29")
+    shorter = scenario(TEXT, "workload.iterations=29", "expect.recoveries=2")
     assert [i.iteration for i in plan_injections(shorter)] == [10, 20]
 
 
