@@ -33,6 +33,10 @@ class Arena(Protocol):
         """
         ...
 
+    def populate(self, offset: int, byte_count: int) -> None:
+        """Memory for the range now, not when somebody writes it (a GPU: cuMemCreate has done so)."""
+        ...
+
     def export(self) -> int:
         """cuMemExportToShareableHandle: a file descriptor that the arena keeps owning."""
         ...
@@ -42,8 +46,8 @@ class Arena(Protocol):
         ...
 
     def has_lost(self, offset: int, byte_count: int) -> bool:
-        """Whether a page of the range is lost, without touching it (a GPU: the state of the page's mapping; host:
-        MADV_POPULATE_READ)."""
+        """Whether a page of the range is lost, without touching it (a GPU: the state of the page's mapping; host: the page
+        table, and MADV_POPULATE_READ where a page is not in it)."""
         ...
 
     def renew(self, offset: int, byte_count: int) -> None:

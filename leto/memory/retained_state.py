@@ -38,6 +38,7 @@ class RetainedState:
         self._check_room(missing)
         for a in missing:
             offset = self.arenas[a.domain].create(a.byte_count)
+            self.arenas[a.domain].populate(offset, a.byte_count)
             self._places[a.name] = Place(
                 name=a.name, page_class=a.page_class, domain=a.domain, offset=offset, byte_count=a.byte_count
             )

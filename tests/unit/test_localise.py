@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leto.core.geometry import OS_PAGE_BYTES, Page
-from leto.core.layout import DECISION_OFFSET, Domain, control_page, marker_page_offset
-from leto.device import host
+from leto.core.layout import DECISION_OFFSET, Allocation, Domain, PageClass, control_page, marker_page_offset
+from leto.device import host, page_table
 from leto.device.host import HostArena
 from leto.device.linux import map_over, unmap
 from leto.memory.localise import by_halving, page_by_page
@@ -74,6 +74,48 @@ def test_a_page_that_cannot_be_populated_is_lost(lose: Callable[[HostArena], Non
     assert not arena.has_lost(0, WHOLE)
     lose(arena)
     assert [arena.has_lost(k * OS_PAGE_BYTES, OS_PAGE_BYTES) for k in range(4)] == [False, True, False, False]
+    assert arena.has_lost(0, WHOLE)
+    arena.close()
+
+
+def never(address: int, byte_count: int) -> int:
+    raise AssertionError(f"asked about {byte_count} bytes that are in the page table")
+
+
+def test_only_what_the_page_table_does_not_hold_is_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = HostArena("leto-test", WHOLE)
+    arena.populate(0, WHOLE)
+    monkeypatch.setattr(host, "populate_read", never)
+    assert not arena.has_lost(0, WHOLE)
+    arena.discard(OS_PAGE_BYTES, OS_PAGE_BYTES)
+    assert not arena.has_lost(2 * OS_PAGE_BYTES, 2 * OS_PAGE_BYTES)
+    for first, count in ((0, 2), (1, 1), (0, 4), (1, 3)):
+        with pytest.raises(AssertionError, match=f"asked about {count * OS_PAGE_BYTES} bytes"):
+            arena.has_lost(first * OS_PAGE_BYTES, count * OS_PAGE_BYTES)
+    arena.close()
+
+
+def test_the_first_localisation_finds_everything_in_the_page_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = RetainedState(0, WHOLE, WHOLE, OS_PAGE_BYTES)
+    classes = (PageClass.CODED, PageClass.TIER1)
+    state.allocate("layout", [Allocation(name=c.value, page_class=c, byte_count=WHOLE) for c in classes])
+    monkeypatch.setattr(host, "populate_read", never)
+    assert state.localise() == 0
+    state.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOTTY, errno.EINVAL])
+def test_a_kernel_that_does_not_tell_what_is_in_the_table_is_asked_about_all(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> int:
+        raise OSError(number, "")
+
+    monkeypatch.setattr(page_table.fcntl, "ioctl", refuse)
+    arena = HostArena("leto-test", WHOLE)
+    arena.populate(0, WHOLE)
+    assert not arena.has_lost(0, WHOLE)
+    unmapped(arena)
     assert arena.has_lost(0, WHOLE)
     arena.close()
 
