@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from chaos.planted import in_agent, in_decision, in_judgement, in_kernels, in_lanes, in_repair, in_update
+from chaos.planted import in_agent, in_decision, in_judgement, in_kernels, in_lanes, in_muon, in_repair, in_update
 from chaos.planted.planting import Mutant, Where
 from leto.core.errors import ConfigError
 from leto.core.wording import one_of
 
-_MODULES = (in_update, in_lanes, in_repair, in_decision, in_agent, in_kernels, in_judgement)
+_MODULES = (in_update, in_lanes, in_muon, in_repair, in_decision, in_agent, in_kernels, in_judgement)
 MUTANTS = {found.name: found for module in _MODULES for found in vars(module).values() if isinstance(found, Mutant)}
 
 

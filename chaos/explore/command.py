@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shlex
@@ -40,6 +41,8 @@ def explore(
     """Enumerate crash points x losses of the update protocol in one process; every one must come back bit for bit."""
     try:
         names = list(SHAPES) if shape is None else [find_shape(shape).name]
+        for name in names:
+            _check_torch(name)
         if case is not None:
             raise typer.Exit(_repeat(shape, case))
     except ConfigError as error:
@@ -60,7 +63,14 @@ def explore(
         typer.echo(json.dumps(_as_json(results, missing, passed), indent=2))
     else:
         _print_marks(results, missing)
+        typer.echo(_verdict(results, missing, passed=passed, exhaustive=exhaustive, of_all=shape is None))
     raise typer.Exit(0 if passed else Verdict.FAIL.value)
+
+
+def _check_torch(name: str) -> None:
+    """Raises ConfigError where Muon's matrices cannot be updated here."""
+    if SHAPES[name].matrices and importlib.util.find_spec("torch") is None:
+        raise ConfigError(f"--shape {name}: needs torch, which is not installed: pip install 'leto-chaos[train]'")
 
 
 def _shares(points: int, shapes: int) -> list[int]:
@@ -119,13 +129,21 @@ def _print(result: Result) -> None:
 
 
 def _print_marks(results: list[Result], missing: list[str]) -> None:
-    typer.echo(f"explored {sum(result.explored for result in results)} / {sum(result.total for result in results)} in all")
     seen = sum((result.reached for result in results), Counter[str]())
-    typer.echo(f"reached {len(reached.REQUIRED) - len(missing)} / {len(reached.REQUIRED)} marks")
+    typer.echo("marks, and how often they were reached")
     for mark in reached.REQUIRED:
         typer.echo(f"  {seen[mark]:8}  {mark}")
     for mark in missing:
         typer.echo(f"  FAILED: never reached: {mark}")
+
+
+def _verdict(results: list[Result], missing: list[str], *, passed: bool, exhaustive: bool, of_all: bool) -> str:
+    """``pass: 307,277 of 307,277 recoveries exact, 50 of 50 marks reached``. Marks are demanded of all shapes together."""
+    run = sum(result.explored + result.drawn for result in results)
+    planned = sum(result.total + result.drawn for result in results) if exhaustive else run
+    exact = run - sum(len(result.failures) for result in results)
+    marks = f", {len(reached.REQUIRED) - len(missing)} of {len(reached.REQUIRED)} marks reached" if of_all else ""
+    return f"{'pass' if passed else 'FAIL'}: {exact:,} of {planned:,} recoveries exact{marks}"
 
 
 _FIGURES = ("shape", "formula", "total", "explored", "drawn", "seconds", "unlike_plan")
@@ -138,9 +156,7 @@ def _as_json(results: list[Result], missing: list[str], passed: bool) -> dict[st
             {"case": str(f.case), "description": f.description, "message": f.message, "repeat": repeat_line(result.shape, f)}
             for f in result.failures
         ]
-        figures = {
-            key: getattr(result, key) for key in ("shape", "formula", "total", "explored", "drawn", "seconds", "unlike_plan")
-        }
+        figures = {key: getattr(result, key) for key in _FIGURES}
         counted = {"cases_a_minute": round(result.cases_a_minute), "reached": dict(result.reached)}
         shapes.append({**figures, **counted, "failures": failures})
     return {"passed": passed, "never_reached": missing, "shapes": shapes}

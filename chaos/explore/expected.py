@@ -144,7 +144,7 @@ class JobPlan:
         yield from self._header(t + 1, complete.after)
 
     def _plan_steps(self, progress: Progress) -> Iterator[LaneStep]:
-        return steps_of(self._plan(progress), tier2=self._tier2)
+        return steps_of(self._plan(progress), self.coded)
 
     def _plan(self, progress: Progress) -> tuple[Operation, ...]:
         t, shape = progress.iteration, self.shape

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from chaos.explore.names import mark_name
 from chaos.explore.rank import GRADIENTS, KERNELS, RetainedRank
 from leto.core.failpoints import Kernel, Site
-from leto.core.geometry import CODED_ARRAYS, Page, PlacedPage
+from leto.core.geometry import Page, PlacedPage
 from leto.core.layout import UNDO, gradient_parity, tier1
 from leto.core.markers import STEPS_PER_CHUNK, Mark, Phase, StepDone, Word, pack, unpack
 from leto.core.update_plan import Publish
@@ -139,10 +139,11 @@ class RankWatch:
         self._words = {addresses(self._rank.epoch, word)[0]: word for word in Word}
 
     def before(self, kernel: Kernel, site: Site, touched: tuple[str, ...]) -> None:
-        if set(touched) & set(CODED_ARRAYS):
+        parity = [name for name in touched if name not in self._rank.coded_arrays]
+        if len(parity) < len(touched):
             self._invariants.before_update(self._number, site.iteration)
         if kernel is Kernel.RS_UPDATE:
-            (self._invariants.accounts[self._number].filled,) = (name for name in touched if name not in CODED_ARRAYS)
+            (self._invariants.accounts[self._number].filled,) = parity
 
     def marked(self, word_address: int, value: int) -> None:
         word = self._words[word_address]

@@ -15,6 +15,7 @@ from chaos.explore.agent import hand_over
 from chaos.explore.invariants import Account, Invariants
 from chaos.explore.lanes import OneThreadUpdater, Plan
 from chaos.explore.memory import MarkerImage
+from chaos.explore.muon import MuonSteps, torch_muon
 from chaos.explore.rank import KERNELS, Process, RetainedRank
 from chaos.explore.session import Session
 from chaos.explore.shapes import Shape
@@ -76,7 +77,8 @@ class Trainer:
         self._number = number
         self._decision = decision
         self._steps = Steps(rank.memory, KERNELS, driver, job.invariants.watch(number))
-        process = Process(rank, self._steps, self._steps, fused=job.shape.fused)
+        muon = MuonSteps(self._steps, torch_muon()) if rank.coded.matrices else None
+        process = Process(rank, self._steps, self._steps, fused=job.shape.fused, muon=muon)
         self._session = Session(number, rank, self._steps, job.shape.skips)
         self._context = TrainerContext(
             rank=number,
@@ -152,7 +154,7 @@ class Job:
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self.ranks = [RetainedRank(shape.segments, shape.protection) for _ in range(RANKS)]
+        self.ranks = [RetainedRank(shape.segments, shape.protection, shape.matrices) for _ in range(RANKS)]
         self.layout_hash = self.ranks[0].coded.layout_hash()
         self.invariants = Invariants(self.ranks, shape.skips)
         self.at_barrier: Callable[[int], None] = lambda number: None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from chaos.explore.names import KERNEL_OF, mark_name, operation_name
+from chaos.explore.names import mark_name, operation_name
 from leto.core.geometry import CodedGeometry, GradientGeometry, Page
 from leto.core.layout import TIER2, UNDO, parity_slot, tier1
 from leto.core.markers import Progress
@@ -27,23 +27,18 @@ class LaneStep:
     """The kernel of an operation, or its mark."""
 
     op: Operation
+    name: str
     is_mark: bool
 
-    @property
-    def name(self) -> str:
-        if self.is_mark:
-            assert self.op.publish is not None
-            return mark_name(self.op.publish)
-        return operation_name(self.op)
 
-
-def steps_of(plan: Sequence[Operation], *, tier2: bool) -> Iterator[LaneStep]:
+def steps_of(plan: Sequence[Operation], coded: CodedGeometry) -> Iterator[LaneStep]:
     """Everything that a plan does to retained memory, in its order."""
     for op in plan:
-        if op.kind in KERNEL_OF and (tier2 or op.kind is not OpKind.TIER2):
-            yield LaneStep(op, is_mark=False)
+        name = operation_name(op, coded)
+        if name is not None and (coded.protection.tier2_pages or op.kind is not OpKind.TIER2):
+            yield LaneStep(op, name, is_mark=False)
         if op.publish is not None:
-            yield LaneStep(op, is_mark=True)
+            yield LaneStep(op, mark_name(op.publish), is_mark=True)
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ class Cuts:
 
     def __init__(self, plan: Plan, coded: CodedGeometry) -> None:
         self._coded = coded
-        steps = list(steps_of(plan, tier2=coded.protection.tier2_pages > 0))
+        steps = list(steps_of(plan, coded))
         self.lanes = tuple(tuple(step for step in steps if step.op.lane is lane) for lane in (Lane.COMPUTE, Lane.COPY))
         self._marked = {step.op.index: n for lane in self.lanes for n, step in enumerate(lane, 1)}
         self._path = set(self._along(steps))

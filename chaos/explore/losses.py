@@ -15,7 +15,7 @@ from itertools import combinations
 
 from chaos.explore.invariants import Account
 from chaos.explore.rank import RetainedRank
-from leto.core.geometry import CODED_ARRAYS, Page
+from leto.core.geometry import Page
 from leto.core.layout import HEADER_RECORDS, POST_RECORDS, TIER2, UNDO, gradient_parity, parity_slot, tier1
 from leto.core.markers import MIRRORS, Phase
 
@@ -128,7 +128,7 @@ class _Losses:
 
     def all(self) -> Iterator[tuple[str, Loss]]:
         word, gradients = self._words[self._focus], self._gradient_words[0]
-        yield from self._data("coded", word, [page for page in word.data if page.allocation in CODED_ARRAYS])
+        yield from self._data("coded", word, [page for page in word.data if page.allocation in self._rank.coded_arrays])
         if self._account.in_flight is None:
             yield from _free("undo", self._pages(UNDO))
         else:

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from leto.core.failpoints import Kernel
+from leto.core.geometry import CodedGeometry, Rule
 from leto.core.markers import STEPS_PER_CHUNK, Phase, StepDone, Word
 from leto.core.update_plan import Operation, OpKind, Publish
 
-KERNEL_OF = {
+IN_ONE_PASS = (Kernel.ADAM, Kernel.RS_UPDATE)
+_KERNEL_OF = {
     OpKind.FETCH: Kernel.PARITY_FETCH,
     OpKind.SAVE_UNDO: Kernel.UNDO_SAVE,
     OpKind.RESTORE: Kernel.UNDO_RESTORE,
-    OpKind.UPDATE: Kernel.ADAM,
     OpKind.PARITY: Kernel.RS_UPDATE,
-    OpKind.UPDATE_AND_PARITY: Kernel.RS_UPDATE,  # the last of the two that it asks for
     OpKind.WRITE_BACK: Kernel.PARITY_WRITEBACK,
     OpKind.TIER2: Kernel.TIER2,
 }
-"""COMMIT has none: the mark is the operation."""
+_UPDATED_BY = {
+    Rule.ADAMW: Kernel.ADAM,
+    Rule.MUON_MOMENTUM: Kernel.MUON_MOMENTUM,
+    Rule.MUON_APPLY: Kernel.MUON_APPLY,
+}
 
 
-def operation_name(op: Operation) -> str:
-    chunk = "" if op.chunk is None else f" chunk {op.chunk}"
-    return f"{KERNEL_OF[op.kind].value} of group {op.group}{chunk}"
+def operation_name(op: Operation, coded: CodedGeometry) -> str | None:
+    """None for COMMIT: its mark is the operation."""
+    if op.kind is OpKind.COMMIT:
+        return None
+    return name_of(_kernels_of(op, coded), op.group, op.chunk)
+
+
+def _kernels_of(op: Operation, coded: CodedGeometry) -> tuple[Kernel, ...]:
+    if op.kind is OpKind.UPDATE_AND_PARITY:
+        return IN_ONE_PASS
+    if op.kind is OpKind.UPDATE:
+        assert op.chunk is not None
+        return (_UPDATED_BY[coded.region_of(op.chunk).rule],)
+    return (_KERNEL_OF[op.kind],)
+
+
+def name_of(kernels: Iterable[Kernel], group: int | None, chunk: int | None) -> str:
+    """``adam of group 0 chunk 1``, ``adam+rs-update of group 0 chunk 1``, ``tier2 of group 0``."""
+    where = f"group {group}" if chunk is None else f"group {group} chunk {chunk}"
+    return f"{'+'.join(kernel.value for kernel in kernels)} of {where}"
 
 
 def mark_name(publish: Publish) -> str:

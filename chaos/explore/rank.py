@@ -7,14 +7,24 @@ import numpy as np
 
 from chaos.explore.memory import MarkerImage, Markers, Memory
 from leto.core.failpoints import Failpoints, NoFailpoints
-from leto.core.geometry import CodedGeometry, GradientGeometry, Matrix, Page, Protection, Segment, pages_of_bytes
+from leto.core.geometry import (
+    ELEMENT_BYTES,
+    MUON_MASTER,
+    CodedGeometry,
+    GradientGeometry,
+    Matrix,
+    Page,
+    Protection,
+    Segment,
+    pages_of_bytes,
+)
 from leto.core.layout import Allocation, PageClass, updater_allocations
 from leto.core.markers import Mark, Phase, Word
 from leto.core.records import UpdateValues
 from leto.core.recovery import Decision, decide
 from leto.device.base import Kernels
 from leto.device.host_kernels import HostKernels
-from leto.update.executor import AdamHyper, UpdateParts
+from leto.update.executor import AdamHyper, RetainedAddresses, UpdateParts
 from leto.update.marks import Marks
 from leto.update.pieces import Muon
 from leto.update.record_slots import RECORD_SLOT_BYTES
@@ -25,6 +35,53 @@ KERNELS = HostKernels()
 HYPER = AdamHyper(beta1=0.9, beta2=0.95, eps=1e-8)
 
 
+def gradients_of(coded: CodedGeometry) -> GradientGeometry:
+    """One flat fp32 gradient for everything, all of it the rank's own: what AdamW updates comes before the matrices."""
+    count = sum(part.count for part in (*coded.segments, *coded.matrices))
+    pages = tuple(pages_of_bytes(GRADIENTS, 0, 4 * count, coded.protection.page_bytes))
+    return GradientGeometry(protection=coded.protection, pages=pages)
+
+
+def allocations_of(coded: CodedGeometry, gradients: GradientGeometry) -> tuple[Allocation, ...]:
+    """Everything that is retained of a rank which derives no parameters."""
+    whole = len(gradients.pages) * coded.protection.page_bytes
+    return (
+        *updater_allocations(coded, gradients, RECORD_SLOT_BYTES),
+        Allocation(name=GRADIENTS, page_class=PageClass.GRADIENTS, byte_count=whole),
+    )
+
+
+def update_parts(
+    coded: CodedGeometry,
+    retained: RetainedAddresses,
+    kernels: Kernels,
+    marks: Marks,
+    failpoints: Failpoints,
+    *,
+    fused: bool = False,
+    muon: Muon | None = None,
+) -> UpdateParts:
+    """Of a process of such a rank. AdamW is the kernels' own."""
+    matrices = {matrix.name for matrix in coded.matrices}
+
+    def gradient_address(segment: Segment) -> int:
+        before = coded.element_count if segment.name in matrices else 0
+        return retained.address(GRADIENTS) + ELEMENT_BYTES * (before + segment.first)
+
+    return UpdateParts(
+        coded=coded,
+        retained=retained,
+        kernels=kernels,
+        adam=kernels.adam,
+        hyper=HYPER,
+        marks=marks,
+        failpoints=failpoints,
+        gradient_address=gradient_address,
+        fused=fused,
+        muon=muon,
+    )
+
+
 class RetainedRank:
     """Everything of a rank that outlives its processes. ``lost`` are the pages marked as lost and not yet rebuilt,
     ``lost_mirrors`` those of this epoch's marker page."""
@@ -32,14 +89,10 @@ class RetainedRank:
     def __init__(self, segments: tuple[Segment, ...], protection: Protection, matrices: tuple[Matrix, ...] = ()) -> None:
         self.coded = CodedGeometry(protection=protection, segments=segments, matrices=matrices)
         self._elements = {array: region.element_count for region in self.coded.regions for array in region.arrays}
+        self.coded_arrays = tuple(self._elements)
         self._elements[GRADIENTS] = sum(part.count for part in (*segments, *matrices))
-        pages = tuple(pages_of_bytes(GRADIENTS, 0, 4 * self._elements[GRADIENTS], protection.page_bytes))
-        self.gradients = GradientGeometry(protection=protection, pages=pages)
-        whole = len(pages) * protection.page_bytes
-        allocations = [
-            *updater_allocations(self.coded, self.gradients, RECORD_SLOT_BYTES),
-            Allocation(name=GRADIENTS, page_class=PageClass.GRADIENTS, byte_count=whole),
-        ]
+        self.gradients = gradients_of(self.coded)
+        allocations = allocations_of(self.coded, self.gradients)
         self.classes = {a.name: a.page_class for a in allocations}
         self.memory = Memory(allocations, protection.page_bytes)
         self.markers = Markers()
@@ -51,14 +104,13 @@ class RetainedRank:
         """The real elements of a coded array or of the gradients, without padding."""
         return self.memory.bytes(name).view(np.float32)[: self._elements[name]]
 
-    def gradient_address(self, segment: Segment) -> int:
-        """What AdamW updates comes before the matrices."""
-        before = self.coded.element_count if segment.name in {matrix.name for matrix in self.coded.matrices} else 0
-        return self.memory.address(GRADIENTS) + 4 * (before + segment.first)
+    def masters(self) -> np.ndarray:
+        """A copy, in the order of the gradients."""
+        return np.concatenate([self.array(name) for name in ("master", MUON_MASTER) if name in self.coded_arrays])
 
     def fill(self, generator: np.random.Generator) -> None:
         """Coded state of a model that has not been trained."""
-        for name in (array for region in self.coded.regions for array in region.arrays):
+        for name in self.coded_arrays:
             values = generator.standard_normal(self._elements[name]).astype(np.float32)
             self.array(name)[:] = np.abs(values) if name == "exp_avg_sq" else values
 
@@ -113,17 +165,8 @@ class Process:
     ) -> None:
         self.rank = rank
         self.marks = Marks(kernels, rank.markers, rank.epoch)
-        self.parts = UpdateParts(
-            coded=rank.coded,
-            retained=rank.memory,
-            kernels=kernels,
-            adam=kernels.adam,
-            hyper=HYPER,
-            marks=self.marks,
-            failpoints=failpoints or NoFailpoints(),
-            gradient_address=rank.gradient_address,
-            fused=fused,
-            muon=muon,
+        self.parts = update_parts(
+            rank.coded, rank.memory, kernels, self.marks, failpoints or NoFailpoints(), fused=fused, muon=muon
         )
         self.updater = ChunkUpdater(self.parts, rank.gradients)
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from chaos.explore.rank import GRADIENTS, RATES, RetainedRank
 from chaos.explore.steps import Steps
-from leto.core.geometry import CODED_ARRAYS
 from leto.core.hooks import StateEntry
 from leto.core.records import IterationResult, LiveState, LossScale, UpdateValues
 
@@ -43,7 +42,7 @@ class Session:
         self._skips = skips
         self._rank = rank
         self._steps = steps
-        self._derived: Floats = np.zeros(rank.coded.element_count, np.float32)
+        self._derived: Floats = np.zeros_like(rank.array(GRADIENTS))
         self._cursor = 0
         self._draws = 0
         self._scheduler_steps = 0
@@ -53,9 +52,9 @@ class Session:
     def initialise(self) -> None:
         """Coded state from the seed, when the job starts."""
         rank = self._rank
-        targets = tuple((rank.memory.address(name), rank.array(name).nbytes) for name in CODED_ARRAYS)
+        targets = tuple((rank.memory.address(name), rank.array(name).nbytes) for name in rank.coded_arrays)
         self._steps.write(
-            "initialise the state", CODED_ARRAYS, lambda: targets, lambda: rank.fill(np.random.default_rng(self._number))
+            "initialise the state", rank.coded_arrays, lambda: targets, lambda: rank.fill(np.random.default_rng(self._number))
         )
 
     def compute(self, iteration: int, *, before_forward: Callable[[], None], after_backward: Callable[[], None]) -> None:
@@ -123,10 +122,10 @@ class Session:
         """The step count of Adam is in the update's values."""
 
     def cast_derived(self) -> None:
-        self._derived = self._rank.array("master").copy()
+        self._derived = self._rank.masters()
 
     def gather_derived(self) -> None:
         """Each rank is a shard of its own."""
 
     def entries(self) -> Iterable[StateEntry]:
-        yield from (StateEntry(f"{n}/all", "float32", self._rank.array(n).view(np.uint8)) for n in CODED_ARRAYS)
+        yield from (StateEntry(f"{n}/all", "float32", self._rank.array(n).view(np.uint8)) for n in self._rank.coded_arrays)

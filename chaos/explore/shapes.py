@@ -5,7 +5,10 @@ wide        chunks 2 + 1, more undo than parity
 untiered    chunks 2 + 1, no tier 2
 skipping    chunks 2 + 1, iteration 2 is skipped and iteration 3 is not
 fused       chunks 2 + 1, a chunk and its parity are updated in one pass
-pipelined   chunks 2 + 2 + 2 + 1, two lanes over a ring of four parity slots, of which group 3 fills the first one again
+pipelined   chunks 2 + 2 + 2 + 1 in one pass each, two lanes over a ring of four parity slots, of which group 3 fills the first
+            one again
+muon        chunks 2 + 2 + 1: one of AdamW in one pass, two of Muon's momentum, two of its masters; the first of two holds a
+            whole matrix and the beginning of another one (U32)
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leto.core.errors import ConfigError
-from leto.core.geometry import Protection, Segment
+from leto.core.geometry import Matrix, Protection, Segment
 
 PAGE_BYTES = 4096
 CHUNK_ELEMENTS = 1024
@@ -25,7 +28,7 @@ SPANS = (1500, 1000)
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Segments of the flat arrays under a code, trained for ``iterations``, of which ``skips`` apply no update (U25).
+    """Segments and matrices under a code, trained for ``iterations``, of which ``skips`` apply no update (U25).
 
     Explored are the cold start, iteration ``explored``, and the end of the job when that is the last one; iterations before
     leave old marks, records and parity behind, and iterations after it show that the job goes on.
@@ -34,6 +37,7 @@ class Shape:
     name: str
     protection: Protection
     segments: tuple[Segment, ...]
+    matrices: tuple[Matrix, ...] = ()
     iterations: int = 2
     explored: int = 2
     skips: frozenset[int] = frozenset()
@@ -46,6 +50,15 @@ def _segments(elements: int) -> tuple[Segment, ...]:
         segments.append(Segment(name=f"p{n}", first=first, count=count, optimizer=n % 2, param_group=n // 2))
         first += count
     return tuple(segments)
+
+
+def _matrices(*shapes: tuple[int, int]) -> tuple[Matrix, ...]:
+    """One behind the other, each of an optimizer of its own."""
+    matrices, first = [], 0
+    for n, (rows, columns) in enumerate(shapes):
+        matrices.append(Matrix(name=f"m{n}", first=first, count=rows * columns, rows=rows, optimizer=n, param_group=0))
+        first += rows * columns
+    return tuple(matrices)
 
 
 def _code(data_pages: int, chunk_pages: int = 3, *, tier2_pages: int = 1, pipelined: bool = False) -> Protection:
@@ -72,7 +85,19 @@ _ALL = (
         skips=frozenset({2}),
     ),
     Shape(name="fused", protection=_code(data_pages=6), segments=_SMALL, fused=True),
-    Shape(name="pipelined", protection=_code(data_pages=6, pipelined=True), segments=_segments(6 * CHUNK_ELEMENTS + 600)),
+    Shape(
+        name="pipelined",
+        protection=_code(data_pages=6, pipelined=True),
+        segments=_segments(6 * CHUNK_ELEMENTS + 600),
+        fused=True,
+    ),
+    Shape(
+        name="muon",
+        protection=_code(data_pages=6),
+        segments=(Segment(name="embedding", first=0, count=700, optimizer=0, param_group=1),),
+        matrices=_matrices((40, 50), (48, 36)),
+        fused=True,
+    ),
 )
 SHAPES = {shape.name: shape for shape in _ALL}
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaos.explore.memory import Bytes, Memory
+from chaos.explore.names import name_of
 from leto.core.failpoints import Kernel, Park, Point, Site
 from leto.core.markers import MIRRORS
 from leto.device.base import AdamChunk, CodeShape, Kernels
@@ -262,7 +263,7 @@ class Steps:
         self._kernels = kernels
         self._driver = driver
         self._watch = watch
-        self._aim: tuple[Kernel, Site] | None = None
+        self._aim: tuple[tuple[Kernel, ...], Site] | None = None  # of the kernel that comes next
         self.count = 0
 
     # Failpoints
@@ -271,7 +272,9 @@ class Steps:
         return None
 
     def arm(self, kernel: Kernel, site: Site) -> Park | None:
-        self._aim = (kernel, site)
+        """An update in one pass asks twice."""
+        before = () if self._aim is None else self._aim[0]
+        self._aim = ((*before, kernel), site)
         return None
 
     # Kernels
@@ -322,7 +325,11 @@ class Steps:
         return self._kernels.equal_pages(left, right, page_bytes)
 
     def adam(self, chunk: AdamChunk, park: Park | None = None) -> None:
-        self._kernel("adam", _arrays(chunk), lambda p: self._kernels.adam(chunk, p), Armed.IN_PLACE)
+        self.update_in_place("adam", _arrays(chunk), lambda p: self._kernels.adam(chunk, p))
+
+    def update_in_place(self, name: str, targets: tuple[Target, ...], run: Run) -> None:
+        """An update of coded state that parks as kernels do."""
+        self._kernel(name, targets, run, Armed.IN_PLACE)
 
     def update_chunk(
         self,
@@ -365,10 +372,10 @@ class Steps:
         if not touched:
             run(None)
             return
-        kernel, site = aim or (None, None)
-        if kernel is not None and site is not None:
-            self._watch.before(kernel, site, touched)
-        self._take(Write(lambda: _named(name, kernel, site, touched), touched, lambda: targets, run, armed))
+        if aim is not None:
+            kernels, site = aim
+            self._watch.before(kernels[-1], site, touched)
+        self._take(Write(lambda: _named(name, aim, touched), touched, lambda: targets, run, armed))
 
     def _take(self, step: Step) -> None:
         index = self.count
@@ -388,8 +395,8 @@ def _arrays(chunk: AdamChunk) -> tuple[Target, ...]:
     return tuple((address, byte_count) for address in (chunk.master_address, chunk.exp_avg_address, chunk.exp_avg_sq_address))
 
 
-def _named(name: str, kernel: Kernel | None, site: Site | None, touched: tuple[str, ...]) -> str:
-    if kernel is None or site is None:
+def _named(name: str, aim: tuple[tuple[Kernel, ...], Site] | None, touched: tuple[str, ...]) -> str:
+    if aim is None:
         return f"{name} {', '.join(touched)}"
-    chunk = "" if site.chunk is None else f" chunk {site.chunk}"
-    return f"{kernel.value} of group {site.group}{chunk}"
+    kernels, site = aim
+    return name_of(kernels, site.group, site.chunk)

@@ -10,7 +10,6 @@ from chaos.explore.job import RANKS, Job, RankImage
 from chaos.explore.lanes import Cut, Cuts, LaneStep, Plan
 from chaos.explore.shapes import Shape
 from chaos.explore.steps import END, MARK_STATES, WRITE_STATES, Crash, LaneStates, Step, seen, together
-from leto.core.geometry import CODED_ARRAYS
 from leto.core.layout import HEADER_RECORDS, TIER2, tier1
 from leto.core.records import RECORD_SLOTS, IterationResult, encode_record
 from leto.update.executor import PlanExecutor, UpdateParts
@@ -237,7 +236,7 @@ def ending_of(job: Job) -> Ending:
 
 def contents(job: Job, number: int) -> dict[str, bytes]:
     rank = job.ranks[number]
-    names = [*CODED_ARRAYS, *(tier1(group) for group in range(rank.coded.group_count)), TIER2]
+    names = [*rank.coded_arrays, *(tier1(group) for group in range(rank.coded.group_count)), TIER2]
     return rank.memory.contents(name for name in names if name in rank.classes)
 
 

@@ -14,6 +14,7 @@ class Where(Enum):
 
     EXPLORED = "explored"  # the explorer: crash points and losses, in this process
     SKIPPING = "skipping"  # the same, of a job that skips a step
+    MUON = "muon"  # the same, of a job with Muon's matrices
     PIPELINED = "pipelined"  # every cut of two lanes, in a job without crashes
     JUDGED = "judged"  # recorded runs that differ in one thing, compared and judged
     KERNEL = "kernel"  # kernels beside the readable definition of what they compute

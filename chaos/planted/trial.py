@@ -19,6 +19,7 @@ Check = Callable[[], str | None]
 CHECKS: dict[Where, Check] = {
     Where.EXPLORED: partial(first_failure, "narrow"),
     Where.SKIPPING: partial(first_failure, "skipping"),
+    Where.MUON: partial(first_failure, "muon"),
     Where.PIPELINED: partial(first_violation, "pipelined"),
     Where.JUDGED: overlooked,
     Where.KERNEL: first_difference,

@@ -18,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaos.explore.rank import GRADIENTS, RATES, InMemoryRank, Process, values
+from chaos.mutants import MUTANTS
+from chaos.planted.planting import Patch
 from chaos.schedule import Injection
 from chaos.targets.leto_probe import ArmedFailpoints
 from leto.core.failpoints import Failpoints, Kernel, Park, Site
@@ -25,7 +27,6 @@ from leto.core.geometry import (
     CODED_ARRAYS,
     MOMENTUM_BUFFER,
     MUON_MASTER,
-    CodedGeometry,
     Matrix,
     Page,
     Protection,
@@ -81,10 +82,7 @@ class MuonRank(InMemoryRank):
         return Process(self, failpoints=failpoints, fused=self.fused, muon=TorchMuon(HYPER))
 
     def durable(self) -> dict[str, bytes]:
-        return self.memory.contents([*self.coded_arrays(), *(tier1(g) for g in range(self.coded.group_count)), TIER2])
-
-    def coded_arrays(self) -> list[str]:
-        return [array for region in self.coded.regions for array in region.arrays]
+        return self.memory.contents([*self.coded_arrays, *(tier1(g) for g in range(self.coded.group_count)), TIER2])
 
     def chunks_by(self, rule: Rule) -> range:
         return next(region.chunks for region in self.coded.regions if region.rule is rule)
@@ -145,7 +143,7 @@ def test_any_cut_of_the_elements_gives_the_same_bits(sizes: list[tuple[int, int]
     """Beside chunks: down to single elements, in pieces of any length."""
     rank = MuonRank(sizes)
     expected = torch_says(rank)
-    at = Matrices(rank.coded, rank.memory.address, rank.gradient_address)
+    at = Matrices(rank.coded, rank.memory.address, rank.process().parts.gradient_address)
     whole = [MuonPiece(matrix=at.whole(m.name, values(T)), first=0, count=m.count) for m in rank.coded.matrices]
     total = sum(piece.count for piece in whole)
     edges = sorted({0, total, *(int(at * total) for at in cuts)})
@@ -313,43 +311,25 @@ def test_an_update_reads_gradients_only() -> None:
     assert rank.memory.contents([GRADIENTS]) == before
 
 
-def masters_before_momentum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: every chunk of masters right after the chunk of momentum of the same elements, so that the direction of a
-    matrix is computed from momentum of which the rest is still to be updated."""
-
-    def interleaved(geometry: CodedGeometry, t: int, progress: object, **_: object):  # type: ignore[no-untyped-def]
-        plan = list(plan_update(geometry, t, progress))  # type: ignore[arg-type]
-        momentum, masters = (region.chunks for region in geometry.regions[1:])
-        order = {chunk: n for n, pair in enumerate(zip(momentum, masters, strict=True)) for chunk in pair}
-        updates = [op for op in plan if op.kind is OpKind.UPDATE and op.chunk in order]
-        others = iter(sorted(updates, key=lambda op: (order[op.chunk], op.chunk)))
-        return [next(others) if op in updates else op for op in plan]
-
-    monkeypatch.setattr("leto.update.updater.plan_update", interleaved)
-
-
-def test_a_direction_from_momentum_that_is_half_updated_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    rank = MuonRank()
-    expected = torch_says(rank)
-    with monkeypatch.context() as patch:
-        masters_before_momentum(patch)
-        process = rank.process()
-        process.begin(T)
-        process.updater.run(values(T), process.marks.progress())
+def test_a_direction_from_momentum_that_is_half_updated_would_be_seen() -> None:
+    with Patch() as patch:
+        MUTANTS["masters-right-after-momentum"].plant(patch)
+        rank = MuonRank()
+        expected = torch_says(rank)
+        uninterrupted(rank)
     assert muon_state(rank)[MOMENTUM_BUFFER] == expected[MOMENTUM_BUFFER]
     assert muon_state(rank)[MUON_MASTER] != expected[MUON_MASTER]
 
 
 def test_momentum_that_is_updated_twice_would_be_seen() -> None:
-    """Planted: the chunk of momentum in flight is not restored. Nothing writes masters twice, but directions follow it."""
+    """Nothing writes masters twice, but directions follow momentum."""
     expected = uninterrupted(MuonRank())
     rank = MuonRank()
     chunk = rank.chunks_by(Rule.MUON_MOMENTUM)[0]
     parked(rank, Kernel.MUON_MOMENTUM, chunk, 0.5).crash_there()
-    process = rank.process()
-    plan = [op for op in plan_update(rank.coded, T, process.marks.progress()) if op.kind is not OpKind.RESTORE]
-    PlanExecutor(process.parts, values(T)).run(plan)
-    assert rank.durable()[MUON_MASTER] != expected[MUON_MASTER]
+    with Patch() as patch:
+        MUTANTS["momentum-not-restored"].plant(patch)
+        assert finish(rank)[MUON_MASTER] != expected[MUON_MASTER]
 
 
 @pytest.mark.parametrize("kernel", [*RULE_OF, Kernel.ADAM])

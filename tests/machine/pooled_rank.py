@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from chaos.explore.rank import GRADIENTS, HYPER
+from chaos.explore.rank import allocations_of, gradients_of, update_parts
 from chaos.faults.userfaultfd import Userfaultfd
 from leto.core.failpoints import Kernel, Park, Point, Site
-from leto.core.geometry import OS_PAGE_BYTES, CodedGeometry, GradientGeometry, Page, pages_of_bytes
-from leto.core.layout import Allocation, Domain, PageClass, marker_page_offset, updater_allocations
+from leto.core.geometry import OS_PAGE_BYTES, CodedGeometry, Page
+from leto.core.layout import Domain, PageClass, marker_page_offset
 from leto.core.markers import Mark, Progress, Word, pack, words_of
 from leto.core.recovery import Decision
 from leto.device.host import HostMapping
@@ -24,20 +24,13 @@ from leto.memory.control import ControlPage
 from leto.memory.messages import Place
 from leto.memory.regions import Regions
 from leto.memory.retained_state import RetainedState
-from leto.update.executor import UpdateParts
 from leto.update.marks import Marks
-from leto.update.record_slots import RECORD_SLOT_BYTES, RecordSlots
+from leto.update.record_slots import RecordSlots
 from leto.update.updater import ChunkUpdater
 from tests.machine.crash_free import KERNELS
 
 Image = dict[Domain, bytes]
 _IN_VIEW = (Domain.DEVICE, Domain.HOST)
-
-
-def gradients_of(coded: CodedGeometry) -> GradientGeometry:
-    """One flat fp32 gradient for everything, all of it this rank's."""
-    pages = tuple(pages_of_bytes(GRADIENTS, 0, 4 * coded.element_count, coded.protection.page_bytes))
-    return GradientGeometry(protection=coded.protection, pages=pages)
 
 
 class PooledRank:
@@ -47,11 +40,7 @@ class PooledRank:
         self.coded = coded
         self.gradients = gradients_of(coded)
         self.page_bytes = coded.protection.page_bytes
-        whole = len(self.gradients.pages) * self.page_bytes
-        self.allocations = (
-            *updater_allocations(coded, self.gradients, RECORD_SLOT_BYTES),
-            Allocation(name=GRADIENTS, page_class=PageClass.GRADIENTS, byte_count=whole),
-        )
+        self.allocations = allocations_of(coded, self.gradients)
         self.classes = {a.name: a.page_class for a in self.allocations}
         sizes = {d: sum(a.byte_count for a in self.allocations if a.domain is d) for d in _IN_VIEW}
         self.retained = RetainedState(0, sizes[Domain.DEVICE], sizes[Domain.HOST], self.page_bytes)
@@ -193,18 +182,7 @@ class PooledProcess:
         self.epoch = rank.retained.epoch
         self.marks = Marks(KERNELS, self.control, self.epoch)
         self.failpoints = ArmOnce(self.control.park_word_address, self.TOKEN)
-        gradients = self.regions.address(GRADIENTS)
-        self.parts = UpdateParts(
-            coded=rank.coded,
-            retained=self.regions,
-            kernels=KERNELS,
-            adam=KERNELS.adam,
-            hyper=HYPER,
-            marks=self.marks,
-            failpoints=self.failpoints,
-            gradient_address=lambda segment: gradients + 4 * segment.first,
-            fused=fused,
-        )
+        self.parts = update_parts(rank.coded, self.regions, KERNELS, self.marks, self.failpoints, fused=fused)
         self.updater = ChunkUpdater(self.parts, rank.gradients)
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from chaos.explore.rank import gradients_of
 from chaos.explore.shapes import SHAPES
 from leto.core.geometry import CodedGeometry
 from leto.core.layout import PageClass
@@ -19,7 +20,7 @@ from leto.core.update_plan import Lane, Operation
 from tests.machine.crash_free import CrashFree
 from tests.machine.observed_rank import ObservedRank
 from tests.machine.peer import WHERE
-from tests.machine.pooled_rank import PooledRank, gradients_of
+from tests.machine.pooled_rank import PooledRank
 from tests.machine.torn import KillInCall, Torn
 
 TORN = {

@@ -10,13 +10,14 @@ from chaos.explore.shapes import SHAPES
 from leto.core.geometry import CodedGeometry
 from leto.core.markers import Phase, Progress
 from leto.core.update_plan import Operation, OpKind, plan_update
+from tests.unit.test_explore import explorer_of
 
 SHAPE = SHAPES["pipelined"]
 CODED = CodedGeometry(protection=SHAPE.protection, segments=SHAPE.segments)
 
 
-def plan() -> tuple[Operation, ...]:
-    return plan_update(CODED, 2, Progress(phase=Phase.BEGIN, iteration=2))
+def plan(*, fused: bool = False) -> tuple[Operation, ...]:
+    return plan_update(CODED, 2, Progress(phase=Phase.BEGIN, iteration=2), fused=fused)
 
 
 def done_of(cut: Cut, cuts: Cuts) -> set[int]:
@@ -28,8 +29,12 @@ def done_of(cut: Cut, cuts: Cuts) -> set[int]:
     return done
 
 
-def test_every_cut_can_be_come_to_and_begins_nothing_too_early() -> None:
-    cuts = Cuts(plan(), CODED)
+in_one_pass = pytest.mark.parametrize("fused", [False, True])
+
+
+@in_one_pass
+def test_every_cut_can_be_come_to_and_begins_nothing_too_early(fused: bool) -> None:
+    cuts = Cuts(plan(fused=fused), CODED)
     found = list(cuts)
     places = {cut.done for cut in found}
     for cut in found:
@@ -43,21 +48,25 @@ def test_every_cut_can_be_come_to_and_begins_nothing_too_early() -> None:
     assert sum(cut.is_end for cut in found) == 1
 
 
-def test_the_plans_own_order_is_a_path_of_single_steps() -> None:
-    path = [cut.done for cut in Cuts(plan(), CODED) if cut.on_path]
-    steps = sum(len(lane) for lane in Cuts(plan(), CODED).lanes)
+@in_one_pass
+def test_the_plans_own_order_is_a_path_of_single_steps(fused: bool) -> None:
+    cuts = Cuts(plan(fused=fused), CODED)
+    path = [cut.done for cut in cuts if cut.on_path]
+    steps = sum(map(len, cuts.lanes))
     assert sorted(sum(done) for done in path) == list(range(steps + 1))
 
 
-@pytest.mark.parametrize("kind", [OpKind.PARITY, OpKind.WRITE_BACK])
+@pytest.mark.parametrize("kind", [OpKind.PARITY, OpKind.UPDATE_AND_PARITY, OpKind.WRITE_BACK])
 def test_a_plan_that_forgets_to_wait_is_found_to_race(kind: OpKind) -> None:
-    hasty = tuple(replace(op, depends_on=()) if op.kind is kind else op for op in plan())
+    right = plan(fused=kind is OpKind.UPDATE_AND_PARITY)
+    hasty = tuple(replace(op, depends_on=()) if op.kind is kind else op for op in right)
+    assert hasty != right
     with pytest.raises(AssertionError, match="may run together and touch"):
         list(Cuts(hasty, CODED))
 
 
 def test_two_groups_are_under_way_at_once_and_both_their_slots_speak() -> None:
-    explorer = Explorer(SHAPE)
+    explorer = explorer_of("pipelined")
     speaks = {tuple(sorted(image.account.speaks.items())) for frame in explorer.tape.ranks[0].frames for image in frame.images}
     assert max(map(len, speaks)) == 3  # two groups wait to be written back, and one is being updated
 
