@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from leto.core.config import JobConfig, Workload
-from leto.core.geometry import Protection
+from leto.core.config import JobConfig
+from tests.process.jobs import PROTECTION, olmoe
+from tests.process.references import References, replaying_bench
 
 pytestmark = pytest.mark.process
 
@@ -42,23 +43,32 @@ faults:
     do: [abort-kernel: {kernel: adam, progress: 0.5}]
 expect: {recoveries: 1, rule: finish, fallback: none, deadline_s: 30}
 """
+RESTORED_ELSEWHERE = """\
+  - id: beside # the chunk in flight is another one
+    when: {iteration: 2, phase: update}
+    where: {rank: 1}
+    do: [abort-kernel: {kernel: undo-restore, progress: 0.5, group: 0, chunk: 4}]
+"""
+WORKLOAD = olmoe(4)
+"""The same, so that a reference of it can be replayed."""
 
 
 class Bench:
     """A directory in which people run leto-chaos. Every process of it carries ``mark`` in its environment."""
 
     def __init__(self, directory: Path, recorded: Path | None = None) -> None:
+        """``recorded``: ledgers of a reference that is replayed instead of trained."""
         self.directory = directory
         self.temporary = directory / "tmp"
         self.runs = directory / "runs" / "misused"
         self._recorded = recorded
         self.mark = f"MARK={uuid.uuid4()}"
-        self.temporary.mkdir()
+        self.temporary.mkdir(parents=True)
         (directory / "misused.yaml").write_text(SCENARIO)
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        command = [HERE / "bench.py", self._recorded] if self._recorded else ["-m", "chaos"]
-        argv = [sys.executable, "-P", *command, "run", "--plain", *(words or ("misused.yaml",))]
+        command = replaying_bench(self._recorded) if self._recorded else [sys.executable, "-P", "-m", "chaos"]
+        argv = [*command, "run", "--plain", *(words or ("misused.yaml",))]
         return subprocess.Popen(
             argv,
             cwd=self.directory,
@@ -114,20 +124,10 @@ class Ended:
         self.code, self.out, self.error = code, out, error
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ledgers of the reference, from a whole run in another directory than the project's, with relative paths."""
-    bench = Bench(tmp_path_factory.mktemp("elsewhere"))
-    ended = bench.run("misused.yaml", "--runs-dir", "some/runs")
-    assert ended.code == 0, ended.out + ended.error
-    run = bench.directory / "some" / "runs" / "misused" / "latest"
-    assert f"report: some/runs/misused/{run.resolve().name}/report.html" in ended.out
-    return run / "ledger" / "reference"
-
-
 @pytest.fixture
-def bench(tmp_path: Path, recorded: Path) -> Bench:
-    return Bench(tmp_path, recorded)
+def bench(references: References, tmp_path: Path) -> Bench:
+    """In another directory than the project's."""
+    return Bench(tmp_path, references.directory(WORKLOAD))
 
 
 # Stopped in the middle
@@ -135,18 +135,20 @@ def bench(tmp_path: Path, recorded: Path) -> Bench:
 Moment = tuple[str, str, float]
 """A job and an entry of its journal, and so many seconds after it: a signal comes whenever it likes."""
 
+COMING_UP: Moment = ("", "", 1.0)  # the command itself
+STARTED: Moment = ("run", "started", 3.0)  # the agent, the state managers and the fork server come up
+DECIDED: Moment = ("run", "decided", 0.3)
 SPANS: Sequence[Moment] = (
-    ("", "", 1.0),  # the command comes up
-    ("run", "started", 3.0),  # the agent, the state managers and the fork server come up
+    COMING_UP,
+    STARTED,
     ("run", "job-started", 0.2),
-    ("run", "ready", 0.3),
     ("run", "iteration", 0.3),
     ("run", "killed", 0.1),
-    ("run", "fenced", 0.1),
-    ("run", "decided", 0.3),
-    ("run", "recovered", 0.2),
+    DECIDED,
     ("", "verdict", 0.1),  # reports are written
 )
+MORE_SPANS: Sequence[Moment] = (("run", "ready", 0.3), ("run", "fenced", 0.1), ("run", "recovered", 0.2))
+"""Between those above, where the same processes run."""
 
 
 def moments(seed: int, spans: Sequence[Moment]) -> list[Moment]:
@@ -196,7 +198,10 @@ STOPS = (signal_group, terminate, interrupt)
 
 @pytest.mark.parametrize(
     ("moment", "stop"),
-    [(moment, STOPS[k % len(STOPS)]) for k, moment in enumerate(moments(SEED, SPANS))],
+    [
+        pytest.param(moment, STOPS[k % len(STOPS)], marks=pytest.mark.slow if k >= len(SPANS) else ())
+        for k, moment in enumerate(moments(SEED, [*SPANS, *MORE_SPANS]))
+    ],
     ids=lambda value: value.__name__ if callable(value) else describe(value),
 )
 def test_stopped_it_leaves_an_unfinished_run_and_nothing_else(bench: Bench, moment: Moment, stop: Any) -> None:
@@ -228,8 +233,9 @@ def test_the_reference_is_stopped_like_everything_else(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
-@pytest.mark.parametrize("moment", moments(SEED + 1, [SPANS[k] for k in (0, 1, 1, 4, 7)]), ids=describe)
+@pytest.mark.parametrize("moment", moments(SEED + 1, [COMING_UP, STARTED, STARTED, DECIDED]), ids=describe)
 def test_killed_it_takes_everything_with_it(bench: Bench, moment: Moment) -> None:
+    """Killed between iterations it is where the store's socket is looked at, below."""
     with bench.start() as process:
         wait_for(bench, process, moment)
         since_s = time.monotonic()
@@ -251,6 +257,7 @@ def test_after_a_stop_and_a_kill_the_next_runs_pass_and_two_at_once_keep_apart(b
         for process in (first, second):
             out, error = process.communicate(timeout=TIMEOUT_S)
             assert process.returncode == 0, out + error
+            assert "report: runs/misused/" in out  # relative, as the directory was given
     bench.wait_until_nothing_is_left(time.monotonic())
     assert len(bench.directories()) == 2
     assert bench.latest_verdict() == "pass"
@@ -289,7 +296,7 @@ def test_a_disk_without_room_is_one_line(bench: Bench, room_bytes: int, code: in
 @pytest.mark.parametrize(
     ("misuse", "code", "reason"),
     [
-        ("bench.py=hide torch", 2, "needs torch, which is not installed: pip install 'leto-chaos"),
+        ("replaying_bench.py=hide torch", 2, "needs torch, which is not installed: pip install 'leto-chaos"),
         ("leto.cli=hide leto", 5, "the agent ended with exit code 1: .*No module named 'leto'"),
         ("state_manager=hide leto.memory.wire", 5, "state manager of rank 0 ended with exit code 1; last log line: .*"),
         ("fork_server=hide torch", 5, "the fork server ended with exit code 1; last log line: .*No module named 'torch'"),
@@ -316,8 +323,8 @@ def train(directory: Path, job: JobConfig) -> tuple[int, str]:
 def job(**fields: Any) -> JobConfig:
     return JobConfig(
         name="misused",
-        workload=Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=4),
-        protection=Protection(page_bytes=65536, data_pages=60, tier1_pages=16, tier2_pages=1, chunk_pages=12),
+        workload=WORKLOAD,
+        protection=PROTECTION,
         output_dir="out",
         **fields,
     )
@@ -366,10 +373,29 @@ def listening_inodes() -> set[str]:
 
 
 def test_a_fault_that_never_comes_up_is_invalid_and_never_a_pass(bench: Bench) -> None:
-    (bench.directory / "beyond.yaml").write_text(SCENARIO.replace("progress: 0.5", "progress: 0.5, group: 99"))
-    ended = bench.run("beyond.yaml")
+    before, expect = SCENARIO.split("expect:")
+    restored = RESTORED_ELSEWHERE + "expect:" + expect
+    (bench.directory / "beside.yaml").write_text(
+        before.replace("progress: 0.5", "progress: 0.5, group: 0, chunk: 0") + restored
+    )
+    ended = bench.run("beside.yaml")
     assert ended.code == 4, ended.out
-    assert "verdict: invalid (4): faults-fired: 1 of 1 faults did not fire, first kill #1 (iteration 2 rank 1): " in ended.out
+    assert "verdict: invalid (4): faults-fired: 1 of 2 faults did not fire, first beside #1 (iteration 2 rank 1): " in ended.out
+
+
+@pytest.mark.parametrize("replayed", [False, True], ids=["the reference", "the system under test"])
+def test_an_aim_at_nothing_is_refused_by_the_first_that_have_built_the_model(
+    bench: Bench, tmp_path: Path, replayed: bool
+) -> None:
+    if not replayed:
+        bench = Bench(tmp_path / "trained")
+    beyond = SCENARIO.replace("progress: 0.5", "progress: 0.5, group: 99")
+    (bench.directory / "beyond.yaml").write_text(beyond)
+    line = 1 + beyond[: beyond.index("group: 99")].count("\n")
+    what = "rank 1: 'adam' does not run in group 99, it does in groups 0 to 1"
+    ended = bench.run("beyond.yaml")
+    assert (ended.code, ended.error) == (2, f"beyond.yaml:{line}: faults[0].do[0].abort-kernel.group: {what}\n")
+    assert bench.directories() == []
 
 
 def test_a_reference_that_differs_from_itself_is_unknown(tmp_path: Path) -> None:

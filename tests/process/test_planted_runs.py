@@ -1,20 +1,20 @@
 """A planted bug in real trainers: as a user asks for it. The other ones are nightly."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from chaos.planted.runs import SCENARIO
+from chaos.scenario import load_scenario
+from tests.process.references import ROOT, TIMEOUT_S, References, replaying_bench
+
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 300.0
 
-
-def test_bugs_in_trainers_are_caught_by_the_check_named_for_them(tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "chaos", "mutants", "--runs-dir", str(tmp_path)]
-    argv += ["--only", "data-cursor-one-off"]
+def test_bugs_in_trainers_are_caught_by_the_check_named_for_them(references: References, tmp_path: Path) -> None:
+    ledgers = references.directory(load_scenario(SCENARIO).workload.to_core())
+    argv = replaying_bench(ledgers, "mutants", "--runs-dir", str(tmp_path), "--only", "data-cursor-one-off")
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     *rows, last = done.stdout.splitlines()

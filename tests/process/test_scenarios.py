@@ -7,25 +7,35 @@ from pathlib import Path
 import pytest
 
 from chaos.offline import compare_recorded, rebuild_reports
+from tests.process.references import ROOT, TIMEOUT_S, References, run_scenario
 from verify.history import read_journal
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 300.0
 
-
-@pytest.mark.parametrize("name", ["first-and-last", "skipped-step", pytest.param("between-ranks", marks=pytest.mark.slow)])
-def test_a_scenario_passes_and_its_record_says_so_later(name: str, tmp_path: Path) -> None:
-    argv = [sys.executable, "-m", "chaos", "run", "--plain", "--runs-dir", str(tmp_path), f"scenarios/{name}.yaml"]
+def test_a_scenario_passes_and_its_record_says_so_later(tmp_path: Path) -> None:
+    """With everything that a user's command does, its references among it."""
+    argv = [sys.executable, "-m", "chaos", "run", "--plain", "--runs-dir", str(tmp_path), "scenarios/first-and-last.yaml"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    _check(done, tmp_path / "first-and-last" / "latest")
+
+
+def test_kills_around_skipped_steps_change_no_bit(references: References, tmp_path: Path) -> None:
+    done, run = run_scenario(references, tmp_path, "skipped-step")
+    _check(done, run)
+    _check_that_nothing_is_redone_of_a_skipped_step(run)
+
+
+@pytest.mark.slow
+def test_kills_between_what_two_ranks_do_change_no_bit(references: References, tmp_path: Path) -> None:
+    _check(*run_scenario(references, tmp_path, "between-ranks"))
+
+
+def _check(done: subprocess.CompletedProcess[str], run: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
-    run = tmp_path / name / "latest"
     assert rebuild_reports(run).judged.conclusion.exit_code == 0
     assert compare_recorded(run / "ledger" / "reference", run).equal
     _check_that_held_ranks_stood_parked_at_every_kill(run)
-    if name == "skipped-step":
-        _check_that_nothing_is_redone_of_a_skipped_step(run)
 
 
 def _check_that_nothing_is_redone_of_a_skipped_step(run: Path) -> None:
@@ -41,12 +51,11 @@ def _check_that_nothing_is_redone_of_a_skipped_step(run: Path) -> None:
     }
 
 
-def test_a_failure_that_comes_back_is_refused(tmp_path: Path) -> None:
+def test_a_failure_that_comes_back_is_refused(references: References, tmp_path: Path) -> None:
     """U37: the fourth one without a completed iteration, the last inside a recovery."""
-    argv = [sys.executable, "-m", "chaos", "run", "--plain", "--runs-dir", str(tmp_path), "scenarios/crash-loop.yaml"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done, run = run_scenario(references, tmp_path, "crash-loop")
     assert done.returncode == 0, done.stdout + done.stderr
-    entries = [e for e in read_journal(tmp_path / "crash-loop" / "latest" / "journal.jsonl") if e.job == "run"]
+    entries = [e for e in read_journal(run / "journal.jsonl") if e.job == "run"]
     assert [e.fields["action"] for e in entries if e.name == "decided"] == ["restart", "restart", "finish", "checkpoint"]
 
 

@@ -1,9 +1,9 @@
-"""The bench's command line with a reference that is replayed: training it twice again would add nothing to a test of misuse.
+"""The bench's command line with a reference that is replayed: training it twice again would add nothing to a test of a run.
 
-    python bench.py LEDGERS ARGUMENTS OF LETO-CHAOS...
+    python replaying_bench.py LEDGERS ARGUMENTS OF LETO-CHAOS...
 
-``LEDGERS`` is the directory of a reference that a whole run recorded before. FILE_BYTES in the environment is the size
-beyond which no file can grow.
+``LEDGERS`` is the directory of a reference of the same workload that was recorded before. FILE_BYTES in the environment is the
+size beyond which no file can grow.
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ class ReplayedReference:
 
 
 if __name__ == "__main__":
-    chaos.cli.REFERENCES["leto"] = "bench:ReplayedReference"
-    sys.modules["bench"] = sys.modules["__main__"]
+    chaos.cli.REFERENCES["leto"] = "__main__:ReplayedReference"
     if limit := int(os.environ.get("FILE_BYTES", "0")):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     sys.argv = ["leto-chaos", *sys.argv[2:]]
