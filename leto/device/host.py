@@ -105,8 +105,10 @@ class HostArena:
 
     def has_lost(self, offset: int, byte_count: int) -> bool:
         """Whether a page of the range is lost, without touching it. Raises OSError when the kernel says something else."""
-        if self._table.holds(self._address + offset, byte_count):
-            return False
+        absent = self._table.absent(self._address + offset, byte_count)
+        return any(self._is_unpopulable(address - self._address, count) for address, count in absent)
+
+    def _is_unpopulable(self, offset: int, byte_count: int) -> bool:
         for _ in range(_MAX_INTERRUPTIONS):
             number = populate_read(self._address + offset, byte_count)
             if number not in (errno.EINTR, errno.EAGAIN):

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 
 _PAGEMAP_SCAN = 0xC0606610  # _IOWR('f', 16, struct pm_scan_arg)
 _PAGE_IS_PRESENT = 1 << 3
@@ -40,26 +41,37 @@ class PageTable:
 
     def __init__(self) -> None:
         self._fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-        self._found = _Region()
+        self._run = _Region()
         self._scan = _Scan(
             size=ctypes.sizeof(_Scan),
-            vec=ctypes.addressof(self._found),
+            vec=ctypes.addressof(self._run),
             vec_len=1,
             category_mask=_PAGE_IS_PRESENT,
             return_mask=_PAGE_IS_PRESENT,
         )
 
-    def holds(self, address: int, byte_count: int) -> bool:
-        """True when every page of the range is in the table; False when one is not, or when the kernel does not tell."""
-        self._scan.start, self._scan.end = address, address + byte_count
+    def absent(self, address: int, byte_count: int) -> Iterator[tuple[int, int]]:
+        """(address, byte_count) of what the table does not hold, in order; the whole range where the kernel does not tell."""
+        end = address + byte_count
+        while address < end:
+            first, stop = self._present(address, end)
+            if first > address:
+                yield address, first - address
+            address = stop
+
+    def _present(self, address: int, end: int) -> tuple[int, int]:
+        """[first, stop) of the first run of pages that are in the table, ``end`` twice where there is none.
+
+        Ranges that nothing is mapped in are in no run.
+        """
+        self._scan.start, self._scan.end = address, end
         try:
-            found = fcntl.ioctl(self._fd, _PAGEMAP_SCAN, self._scan)
+            runs = fcntl.ioctl(self._fd, _PAGEMAP_SCAN, self._scan)
         except OSError as error:
-            if error.errno in _UNKNOWN_TO_OLDER_KERNELS:
-                return False
-            raise
-        # The first run of present pages: ranges that nothing is mapped in are in no run at all.
-        return found == 1 and (self._found.start, self._found.end) == (address, address + byte_count)
+            if error.errno not in _UNKNOWN_TO_OLDER_KERNELS:
+                raise
+            runs = 0
+        return (self._run.start, self._run.end) if runs else (end, end)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -58,9 +58,9 @@ def test_halving_asks_once_where_nothing_is_lost_and_a_path_where_one_page_is() 
 WHOLE = 4 * OS_PAGE_BYTES
 
 
-def beyond_the_file(arena: HostArena) -> None:
+def beyond_the_file(arena: HostArena, page: int = 1) -> None:
     empty = HostArena("leto-empty", OS_PAGE_BYTES)
-    map_over(arena.address + OS_PAGE_BYTES, OS_PAGE_BYTES, empty.export(), OS_PAGE_BYTES)
+    map_over(arena.address + page * OS_PAGE_BYTES, OS_PAGE_BYTES, empty.export(), OS_PAGE_BYTES)
     empty.close()
 
 
@@ -90,8 +90,25 @@ def test_only_what_the_page_table_does_not_hold_is_asked_about(monkeypatch: pyte
     arena.discard(OS_PAGE_BYTES, OS_PAGE_BYTES)
     assert not arena.has_lost(2 * OS_PAGE_BYTES, 2 * OS_PAGE_BYTES)
     for first, count in ((0, 2), (1, 1), (0, 4), (1, 3)):
-        with pytest.raises(AssertionError, match=f"asked about {count * OS_PAGE_BYTES} bytes"):
+        with pytest.raises(AssertionError, match=f"asked about {OS_PAGE_BYTES} bytes"):
             arena.has_lost(first * OS_PAGE_BYTES, count * OS_PAGE_BYTES)
+    arena.close()
+
+
+@given(st.sets(st.integers(0, 15), max_size=16), st.sets(st.integers(0, 15), max_size=3))
+def test_the_page_table_does_not_hold_what_is_discarded_or_gone(discarded: set[int], gone: set[int]) -> None:
+    arena = HostArena("leto-test", 16 * OS_PAGE_BYTES)
+    arena.populate(0, 16 * OS_PAGE_BYTES)
+    for page in discarded:
+        arena.discard(page * OS_PAGE_BYTES, OS_PAGE_BYTES)
+    for page in gone:
+        beyond_the_file(arena, page)
+    table = page_table.PageTable()
+    absent = list(table.absent(arena.address, 16 * OS_PAGE_BYTES))
+    table.close()
+    pages = [(address - arena.address) // OS_PAGE_BYTES + k for address, size in absent for k in range(size // OS_PAGE_BYTES)]
+    assert pages == sorted(discarded | gone)
+    assert [arena.has_lost(k * OS_PAGE_BYTES, OS_PAGE_BYTES) for k in range(16)] == [k in gone for k in range(16)]
     arena.close()
 
 
