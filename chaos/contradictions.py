@@ -220,7 +220,7 @@ def _in_kernels(data: Any, fault: Any, where: Path) -> Iterator[Mistake]:
 
 def _in_kernel(data: Any, aim: Any, key: str, path: Path) -> Iterator[Mistake]:
     kernel, chunk = dig(aim, key), dig(aim, "chunk")
-    if kernel in [k.value for k in KERNELS_OF_MUON] and dig(data, "workload", "optimizer") != "muon":
+    if kernel in [k.value for k in KERNELS_OF_MUON] and dig(data, "workload", "optimizer") in (None, "adam"):
         what = f"{kernel!r} does not run without Muon; write 'optimizer: muon' in 'workload', or aim at 'adam'"
         yield (*path, key), what
     if kernel == Kernel.TIER2.value and dig(data, "protection", "tier2") == 0:

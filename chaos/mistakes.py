@@ -128,6 +128,8 @@ def _explain_one(kind: str, message: str, context: dict[str, Any], given: Any, p
         return f"{given!r} is unknown; {one_of(known, str(given))}"
     if kind in ("model_type", "model_attributes_type", "dict_type"):
         return f"{given!r} is not a mapping; write its keys: {', '.join(_keys(_model_at(root, path)))}"
+    if kind == "string_type":
+        return f"{given!r} is wrong; write a text"
     if kind == "bool_type":
         return f"{given!r} is wrong; write true or false"
     return f"{given!r} is wrong; {message[0].lower()}{message[1:].replace('valid integer', 'whole number')}"

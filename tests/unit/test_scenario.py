@@ -165,6 +165,19 @@ def test_the_shipped_scenarios_are_valid_and_named_after_their_file(path: Path) 
     assert parse_scenario(scenario.resolved_yaml(), "resolved") == scenario
 
 
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("Muon", "unknown optimizer 'Muon'; known: adam, muon (did you mean muon?)"),
+        ("3", "3 is wrong; write a text"),
+        ("{muon: {}}", "{'muon': {}} is wrong; write a text"),
+    ],
+)
+def test_a_mistyped_optimizer_is_one_mistake_and_not_one_of_every_kernel(value: str, says: str) -> None:
+    override = f"workload.optimizer={value}"
+    assert mistakes_of(ROOT / "scenarios" / "muon.yaml", override) == (f"--set {override}: workload.optimizer: {says}",)
+
+
 def test_all_mistakes_of_a_file_are_reported_together() -> None:
     text = (BAD / "unknown-key.yaml").read_text().replace("rank: seeded", "rank: 9").replace("64KiB", "5KiB")
     with pytest.raises(ScenarioError) as caught:
