@@ -1,51 +1,37 @@
 """Bugs planted in lanes and slots must be caught by the walk over every cut (tests/crash/test_lanes.py)."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from chaos.mutants import MUTANTS
+from chaos.planted.planting import Patch, Plant
 from leto.core import update_plan
 from leto.core.geometry import CodedGeometry
 from leto.core.update_plan import Operation, OpKind
 from tests.crash.test_lanes import every_cut, finish, load, rank_of, run_uninterrupted
 
-Patch = pytest.MonkeyPatch
 
-
-def unawaited(kind: OpKind) -> Callable[[Patch], None]:
+def unawaited(kind: OpKind) -> Plant:
     def plant(patch: Patch) -> None:
         def without(steps: Iterable[dict[str, object]]) -> Iterator[Operation]:
             for op in on_lanes(steps):
                 yield replace(op, depends_on=() if op.kind is kind else op.depends_on)
 
         on_lanes = update_plan._on_lanes
-        patch.setattr(update_plan, "_on_lanes", without)
+        patch.set(update_plan, "_on_lanes", without)
 
     plant.__name__ = f"{kind.value}-does-not-wait"
     return plant
-
-
-def fetched_too_early(patch: Patch) -> None:
-    """The slot of group i+1 is filled while the group that used it is still to be written back."""
-    remaining = update_plan._remaining
-
-    def early(geometry: CodedGeometry, t: int, progress: Any) -> Iterator[dict[str, object]]:
-        steps = list(remaining(geometry, t, progress))
-        for n, step in enumerate(steps):
-            if step["kind"] is OpKind.FETCH and n > 2 and steps[n - 1]["kind"] is OpKind.TIER2:
-                steps[n - 2 : n + 1] = [step, *steps[n - 2 : n]]
-        return iter(steps)
-
-    patch.setattr(update_plan, "_remaining", early)
 
 
 def a_slot_too_few(patch: Patch) -> None:
     def three(geometry: CodedGeometry, group: int, commits: int) -> int:
         return (group + commits) % 3
 
-    patch.setattr(update_plan, "speaking_slot", three)
+    patch.set(update_plan, "speaking_slot", three)
 
 
 def resumed_from_the_group_under_way(patch: Patch) -> None:
@@ -56,13 +42,13 @@ def resumed_from_the_group_under_way(patch: Patch) -> None:
         under_way = min(progress.committed_chunks // geometry.protection.chunks_per_group, geometry.group_count)
         return remaining(geometry, t, replace(progress, written_back=max(progress.written_back, under_way)))
 
-    patch.setattr(update_plan, "_remaining", later)
+    patch.set(update_plan, "_remaining", later)
 
 
 BUGS = [
     unawaited(OpKind.PARITY),
     unawaited(OpKind.WRITE_BACK),
-    fetched_too_early,
+    pytest.param(MUTANTS["slot-refilled-early"].plant, id="slot-refilled-early"),
     a_slot_too_few,
     resumed_from_the_group_under_way,
 ]
@@ -86,11 +72,10 @@ def expected() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("plant", BUGS, ids=lambda plant: plant.__name__)
-def test_planted_bugs_of_lanes_are_caught(
-    plant: Callable[[Patch], None], expected: dict[str, bytes], monkeypatch: Patch
-) -> None:
-    plant(monkeypatch)
-    assert caught(expected)
+def test_planted_bugs_of_lanes_are_caught(plant: Plant, expected: dict[str, bytes]) -> None:
+    with Patch() as patch:
+        plant(patch)
+        assert caught(expected)
 
 
 def test_without_a_bug_nothing_is_caught(expected: dict[str, bytes]) -> None:
