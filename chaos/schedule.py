@@ -63,6 +63,12 @@ class Place:
             return f"{self.kernel.value} at {self.progress:g}"
         return f"at {self.point.value}" if self.point else ""
 
+    @property
+    def aim(self) -> str:
+        """``adam at 0.5 in group 1 chunk 2``: the site, with what the scenario says of where that is."""
+        given = [f"{noun} {n}" for noun, n in (("group", self.group), ("chunk", self.chunk)) if n is not None]
+        return f"{self.site} in {' '.join(given)}" if given else self.site
+
 
 @dataclass(frozen=True, kw_only=True)
 class Injection(Place):
@@ -104,10 +110,10 @@ class Injection(Place):
         """Where it is aimed, for people: ``iteration 10 rank 1: abort-kernel adam at 0.5, rank 0 held at begin``."""
         if self.moment is not None:
             return f"rank {self.rank}: {self.action} without parking in {describe_time(self.moment)}"
-        held = "".join(f", rank {h.rank} held {self._of(h)}{h.site}" for h in self.holds)
+        held = "".join(f", rank {h.rank} held {self._of(h)}{h.aim}" for h in self.holds)
         killed = "" if self.victim is None else f", rank {self.victim} is killed"
         lost = "".join(f", {loss.describe()} lost" for loss in self.losses)
-        return f"iteration {self.iteration} rank {self.rank}: {self.action} {self.site}{held}{killed}{lost}"
+        return f"iteration {self.iteration} rank {self.rank}: {self.action} {self.aim}{held}{killed}{lost}"
 
     def _of(self, hold: Place) -> str:
         return "" if hold.iteration == self.iteration else f"in iteration {hold.iteration} "

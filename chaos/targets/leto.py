@@ -29,6 +29,7 @@ from chaos.targets.resources import resources_of
 from leto.core.config import DEFAULT_UPDATER, JobConfig, Timeouts
 from leto.core.errors import ConfigError, FencedError
 from leto.core.events import Event
+from leto.core.geometry import Protection
 from leto.core.layout import Allocation
 from leto.megatron.models import model_spec
 from leto.memory.client import PoolObserver
@@ -228,7 +229,7 @@ class LetoJob:
 
     def locate(self, place: Place) -> str:
         aim = self._aim(place)
-        return "" if aim is None else f"group {aim.group}{_chunk(aim)}"
+        return "" if aim is None else _described(aim, self._spec.protection)
 
     def geometry(self, rank: int) -> RankGeometry:
         return RankGeometry.read(geometry_path(self._spec.output_dir, rank))
@@ -336,8 +337,11 @@ class LetoJob:
         self._process.close()
 
 
-def _chunk(aim: Aim) -> str:
-    return "" if aim.chunk is None else f" chunk {aim.chunk}"
+def _described(aim: Aim, protection: Protection) -> str:
+    """``group 1 chunk 2 (18 of the rank)``: as scenarios count chunks, and as the system does in its reasons."""
+    if aim.chunk is None:
+        return f"group {aim.group}"
+    return f"group {aim.group} chunk {aim.chunk % protection.chunks_per_group} ({aim.chunk} of the rank)"
 
 
 def _fill_random(pool: PoolObserver, aim: Aim, page_bytes: int, first_byte: int, seed: int) -> int:

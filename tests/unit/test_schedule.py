@@ -106,6 +106,8 @@ def test_held_ranks_have_tokens_of_their_own_and_the_faults_iteration() -> None:
     assert [i.killed_rank for i in plan if i.fault_id == "both-have-completed"] == [1]
     described = "iteration 2 rank 0: kill at begin, rank 1 held at after-barrier, 16 coded pages per group lost"
     assert [i.describe() for i in plan[:1]] == [described]
+    described = "iteration 4 rank {}: abort-kernel muon-apply at 0.5 in group 3 chunk 12, 16 coded pages per group lost"
+    assert [i.describe() for i in shipped("muon")[2:3]] == [described.format(shipped("muon")[2].rank)]
 
 
 def test_losses_have_draws_of_their_own_and_gates_are_at_the_boundary_of_the_faults_rank() -> None:
