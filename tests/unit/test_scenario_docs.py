@@ -14,7 +14,8 @@ from chaos.loss import LossClass
 from chaos.scenario import parse_scenario
 from leto.core.failpoints import COPIES, Kernel, Point
 
-TEXT = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "scenarios.md").read_text()
 MODELS = {
     name: model
     for name, model in inspect.getmembers(scenario, inspect.isclass)
@@ -44,6 +45,12 @@ def test_the_points_are_those_of_the_code() -> None:
 def test_the_kernels_are_those_of_the_code() -> None:
     kinds = {kernel: "copy" if kernel in COPIES else "kernel" for kernel in Kernel}
     assert table_after("generated: kernels") == [f"| {kinds[k]} | `{k.value}` | {k.meaning} |" for k in Kernel]
+
+
+def test_the_readme_lists_every_scenario() -> None:
+    section = (ROOT / "README.md").read_text().partition("## Scenarios")[2].partition("\n## ")[0]
+    listed = [name for line in section.splitlines() if line.startswith("| ") for name in line.split("|")[1].split(",")]
+    assert sorted(name.strip() for name in listed if name.strip()) == sorted(p.stem for p in (ROOT / "scenarios").glob("*.yaml"))
 
 
 def test_every_class_is_documented() -> None:
