@@ -2,10 +2,15 @@
 
 #include <algorithm>
 
+#include "workers.h"
+
 namespace leto {
 namespace {
 
-constexpr size_t kDeltaBlock = 256;  // with what it changed, a block of kAdamBlock would leave the first cache level
+constexpr size_t kElementBytes = 4 * sizeof(float);  // that an element's step reads: master, both moments, gradient
+
+// Elements that a whole step works on at a time, without and with what it changes: more leave the first cache level.
+constexpr size_t kStepBlock = 512, kDeltaBlock = 256;
 
 }  // namespace
 
@@ -35,9 +40,8 @@ void AdamRanges::for_blocks(size_t first, size_t last, size_t block, AdamScratch
 }
 
 void AdamRanges::step(size_t first, size_t last, AdamScratch& scratch) const {
-  for_blocks(first, last, kAdamBlock, scratch, [&](const AdamBlock& block, const AdamScalars& scalars, size_t) {
-    kernels_.begin(block, scalars);
-    kernels_.finish(block, scalars, chunk_.sqrt_function);
+  for_blocks(first, last, kStepBlock, scratch, [&](const AdamBlock& block, const AdamScalars& scalars, size_t) {
+    kernels_.step(block, scalars, chunk_.sqrt_function, {});
   });
 }
 
@@ -59,20 +63,23 @@ void AdamRanges::finish(size_t first, size_t last, AdamScratch& scratch) const {
   });
 }
 
-void adam(const AdamChunk& chunk, const std::optional<Park>& park) {
+void adam(size_t threads, const AdamChunk& chunk, const std::optional<Park>& park) {
   const AdamRanges ranges(chunk);
-  AdamScratch scratch;
   const size_t elements = ranges.elements();
-  if (!park) {
-    ranges.step(0, elements, scratch);
-    return;
-  }
+  const auto step = [&](size_t first, size_t last) {
+    split(first, last, kAdamBlock, useful_threads(threads, (last - first) * kElementBytes), [&](size_t, size_t begin, size_t end) {
+      AdamScratch scratch;
+      ranges.step(begin, end, scratch);
+    });
+  };
+  if (!park) return step(0, elements);
   const size_t cut = park->cut(elements), torn = std::min(elements, cut + kAdamBlock);
-  ranges.step(0, cut, scratch);
+  AdamScratch scratch;
+  step(0, cut);
   ranges.begin(cut, torn, scratch);
   park->wait();
   ranges.finish(cut, torn, scratch);
-  ranges.step(torn, elements, scratch);
+  step(torn, elements);
 }
 
 }  // namespace leto

@@ -55,9 +55,9 @@ class AdamRanges {
   std::vector<size_t> starts_;  // of the segments, and the end of the last one
 };
 
-// Updates the chunk in place. Progress: elements of the chunk. An armed call parks with a torn chunk: elements before the
+// Updates the chunk in place on at most `threads` threads. Progress: elements of the chunk. An armed call parks with a torn chunk: elements before the
 // point are done; of the kAdamBlock elements from the point on, master is decayed but not stepped, exp_avg is new and
 // exp_avg_sq is old; elements behind that block are untouched. With progress 1 everything is done.
-void adam(const AdamChunk& chunk, const std::optional<Park>& park);
+void adam(size_t threads, const AdamChunk& chunk, const std::optional<Park>& park);
 
 }  // namespace leto

@@ -85,8 +85,8 @@ void adam_finish(const AdamBlock& block, const AdamScalars& scalars, SqrtFunctio
   for (int i = 0; i < count; ++i) p[i] = p[i] + (step * m[i]) / (root[i] / divisor + eps);
 }
 
-// The moments of a whole step; what depends on scalars alone is decided outside the loop.
-template <class Rounding, bool Clip, bool Near>
+// The moments of a whole step; what depends on scalars alone is decided outside the loop. Delta: leave what changes in `delta`.
+template <class Rounding, bool Clip, bool Near, bool Delta>
 void adam_moments(const AdamBlock& block, const AdamScalars& scalars, const AdamDelta& delta) {
   float* __restrict m = block.exp_avg;
   float* __restrict v = block.exp_avg_sq;
@@ -100,12 +100,14 @@ void adam_moments(const AdamBlock& block, const AdamScalars& scalars, const Adam
     const float m_old = m[i], v_old = v[i];
     m[i] = Near ? Rounding::multiply_add(w, g - m_old, m_old) : Rounding::multiply_add(w - 1.0f, g - m_old, g);
     v[i] = Rounding::multiply_add(weight * g, g, v_old * beta2);
-    m_delta[i] = changed_bits(m_old, m[i]);
-    v_delta[i] = changed_bits(v_old, v[i]);
+    if constexpr (Delta) {
+      m_delta[i] = changed_bits(m_old, m[i]);
+      v_delta[i] = changed_bits(v_old, v[i]);
+    }
   }
 }
 
-template <bool Decay>
+template <bool Decay, bool Delta>
 void adam_master(const AdamBlock& block, const AdamScalars& scalars, const AdamDelta& delta) {
   float* __restrict p = block.master;
   const float* __restrict m = block.exp_avg;
@@ -116,22 +118,27 @@ void adam_master(const AdamBlock& block, const AdamScalars& scalars, const AdamD
   for (int i = 0; i < count; ++i) {
     const float old = p[i], decayed = Decay ? old * decay : old;
     p[i] = decayed + (step * m[i]) / (root[i] / divisor + eps);
-    p_delta[i] = changed_bits(old, p[i]);
+    if constexpr (Delta) p_delta[i] = changed_bits(old, p[i]);
   }
 }
 
-template <class Rounding>
-void adam_step_delta(const AdamBlock& block, const AdamScalars& scalars, SqrtFunction sqrt_function, const AdamDelta& delta) {
-  const bool near = scalars.first_weight < 0.5f;
-  const auto moments = scalars.has_clip ? (near ? adam_moments<Rounding, true, true> : adam_moments<Rounding, true, false>)
-                                        : (near ? adam_moments<Rounding, false, true> : adam_moments<Rounding, false, false>);
-  moments(block, scalars, delta);
+template <class Rounding, bool Clip, bool Delta>
+void adam_moments(const AdamBlock& block, const AdamScalars& scalars, const AdamDelta& delta) {
+  scalars.first_weight < 0.5f ? adam_moments<Rounding, Clip, true, Delta>(block, scalars, delta)
+                              : adam_moments<Rounding, Clip, false, Delta>(block, scalars, delta);
+}
+
+template <class Rounding, bool Delta>
+void adam_step(const AdamBlock& block, const AdamScalars& scalars, SqrtFunction sqrt_function, const AdamDelta& delta) {
+  scalars.has_clip ? adam_moments<Rounding, true, Delta>(block, scalars, delta)
+                   : adam_moments<Rounding, false, Delta>(block, scalars, delta);
   adam_root(block, sqrt_function);
-  scalars.has_decay ? adam_master<true>(block, scalars, delta) : adam_master<false>(block, scalars, delta);
+  scalars.has_decay ? adam_master<true, Delta>(block, scalars, delta) : adam_master<false, Delta>(block, scalars, delta);
 }
 
 template <class Rounding>
-constexpr AdamKernels kAdamKernels = {adam_begin<Rounding>, adam_finish<Rounding>, adam_step_delta<Rounding>};
+constexpr AdamKernels kAdamKernels = {adam_begin<Rounding>, adam_finish<Rounding>, adam_step<Rounding, false>,
+                                      adam_step<Rounding, true>};
 
 }  // namespace
 }  // namespace leto

@@ -45,12 +45,13 @@ leto::AdamSegment segment_of(const SegmentArgument& argument) {
            rounded(beta2), rounded(second_weight), rounded(root_divisor), rounded(eps), rounded(negative_step)}};
 }
 
-void copy_pages(const Addresses& source, const Addresses& target, size_t page_bytes, const ParkArgument& park) {
-  leto::copy_pages(source, target, page_bytes, park_of(park));
+void copy_pages(size_t threads, const Addresses& source, const Addresses& target, size_t page_bytes,
+                const ParkArgument& park) {
+  leto::copy_pages(threads, source, target, page_bytes, park_of(park));
 }
 
-void xor_pages(const Addresses& source, Address target, size_t page_bytes, const ParkArgument& park) {
-  leto::xor_pages(source, target, page_bytes, park_of(park));
+void xor_pages(size_t threads, const Addresses& source, Address target, size_t page_bytes, const ParkArgument& park) {
+  leto::xor_pages(threads, source, target, page_bytes, park_of(park));
 }
 
 void encode(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint32_t tier1_pages, const Indices& columns,
@@ -79,9 +80,10 @@ leto::AdamChunk chunk_of(Address master, Address exp_avg, Address exp_avg_sq, co
   return chunk;
 }
 
-void adam(Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
-          bool fused_multiply_add, Address sqrt_function, const ParkArgument& park) {
-  leto::adam(chunk_of(master, exp_avg, exp_avg_sq, segments, fused_multiply_add, sqrt_function), park_of(park));
+void adam(size_t threads, Address master, Address exp_avg, Address exp_avg_sq,
+          const std::vector<SegmentArgument>& segments, bool fused_multiply_add, Address sqrt_function,
+          const ParkArgument& park) {
+  leto::adam(threads, chunk_of(master, exp_avg, exp_avg_sq, segments, fused_multiply_add, sqrt_function), park_of(park));
 }
 
 void update_chunk(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint32_t tier1_pages, const Indices& columns,
@@ -101,8 +103,10 @@ NB_MODULE(_kernels, module) {
   module.attr("supported_rows") = leto::supported_rows();
   module.attr("adam_block") = leto::kAdamBlock;
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
-  module.def("copy_pages", &copy_pages, "source"_a, "target"_a, "page_bytes"_a, "park"_a.none() = nb::none(), unlocked);
-  module.def("xor_pages", &xor_pages, "source"_a, "target"_a, "page_bytes"_a, "park"_a.none() = nb::none(), unlocked);
+  module.def("copy_pages", &copy_pages, "threads"_a, "source"_a, "target"_a, "page_bytes"_a,
+             "park"_a.none() = nb::none(), unlocked);
+  module.def("xor_pages", &xor_pages, "threads"_a, "source"_a, "target"_a, "page_bytes"_a, "park"_a.none() = nb::none(),
+             unlocked);
   module.def("equal_pages", &leto::equal_pages, "left"_a, "right"_a, "page_bytes"_a, unlocked);
   module.def("fill", &leto::fill, "address"_a, "byte_count"_a, "pattern"_a, unlocked);
   module.def("publish", &leto::publish, "addresses"_a, "value"_a, unlocked);
@@ -113,7 +117,7 @@ NB_MODULE(_kernels, module) {
              "undo"_a, "data"_a, "parity"_a, "target"_a, "park"_a.none() = nb::none(), unlocked);
   module.def("reconstruct", &reconstruct, "scratch"_a, "threads"_a, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "data"_a,
              "lost_columns"_a, "lost_data"_a, "rows"_a, "parity"_a, "lost_rows"_a, "lost_parity"_a, unlocked);
-  module.def("adam", &adam, "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a,
+  module.def("adam", &adam, "threads"_a, "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a,
              "sqrt_function"_a, "park"_a.none() = nb::none(), unlocked);
   module.def("update_chunk", &update_chunk, "scratch"_a, "threads"_a, "page_bytes"_a, "tier1_pages"_a, "columns"_a,
              "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a, "sqrt_function"_a, "parity"_a,

@@ -20,10 +20,6 @@ inline void require_code(const Code& code) {
   require(code.page_bytes % 4 == 0, "code: page_bytes is not a multiple of 4");
 }
 
-inline bool all_aligned(const Addresses& pages, size_t unit) {
-  return std::all_of(pages.begin(), pages.end(), [&](Address page) { return page % unit == 0; });
-}
-
 inline void require_words(std::initializer_list<const Addresses*> lists) {
   for (const Addresses* pages : lists) require(all_aligned(*pages, 4), "code: a page is not 4-byte aligned");
 }

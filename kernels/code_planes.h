@@ -366,6 +366,16 @@ void xor_strips(const XorWork& work) {
   }
 }
 
+// A group of every strip in turn.
+template <class V>
+void copy_strips(const CopyWork& work) {
+  const size_t whole = whole_groups(work.bytes);
+  for (size_t offset = 0; offset < whole; offset += kGroupBytes) {
+    for (size_t k = 0; k < work.count; ++k) V::stream(work.targets[k] + offset, V::load(work.sources[k] + offset));
+  }
+  for (size_t k = 0; k < work.count; ++k) memcpy(work.targets[k] + whole, work.sources[k] + whole, work.bytes - whole);
+}
+
 template <class V>
 constexpr CodeKernels kCodeKernels = {
     kStripBytes,
@@ -375,6 +385,7 @@ constexpr CodeKernels kCodeKernels = {
     V::expand,
     multiply<V>,
     xor_strips<V>,
+    copy_strips<V>,
     {nullptr, inverse_transform<V, 1>, inverse_transform<V, 2>, inverse_transform<V, 3>, inverse_transform<V, 4>},
     {nullptr, transform<V, 1>, transform<V, 2>, transform<V, 3>, transform<V, 4>},
 };

@@ -112,13 +112,17 @@ void xor_strips(const XorWork& work) {
   }
 }
 
+void copy_strips(const CopyWork& work) {
+  for (size_t k = 0; k < work.count; ++k) memcpy(work.targets[k], work.sources[k], work.bytes);
+}
+
 void expand(uint32_t factor, Byte* expanded) { memcpy(expanded, &factor, sizeof factor); }
 
 }  // namespace
 
 const CodeKernels& code_portable() {
   static constexpr CodeKernels kKernels = {
-      kStripBytes, kStripBytes, sizeof(uint32_t), sizeof(Workspace), expand, multiply, xor_strips, {}, {}};
+      kStripBytes, kStripBytes, sizeof(uint32_t), sizeof(Workspace), expand, multiply, xor_strips, copy_strips, {}, {}};
   return kKernels;
 }
 

@@ -70,6 +70,14 @@ struct XorWork {
   bool stream;
 };
 
+// targets[k] <- sources[k], side by side and past the cache: what a copy overwrites is not read before, a third of its traffic.
+struct CopyWork {
+  const Byte* const* sources;
+  Byte* const* targets;      // kVectorBytes-aligned; the caller fences
+  size_t count;
+  size_t bytes;
+};
+
 struct CodeKernels {
   size_t strip_bytes;
   size_t direct_strip_bytes;  // of multiply, when it is all there is to do
@@ -78,6 +86,7 @@ struct CodeKernels {
   void (*expand)(uint32_t factor, Byte* expanded);
   void (*multiply)(const MatrixWork&);
   void (*xor_strips)(const XorWork&);
+  void (*copy_strips)(const CopyWork&);
   // Indexed by log2 of the transform size; null in rows that only multiply.
   void (*inverse_transform[kMaxLayers + 1])(const BlockWork&);
   void (*transform[kMaxLayers + 1])(const RowsWork&);

@@ -8,11 +8,11 @@
 
 namespace leto {
 
-// target[k] <- source[k], in order. Progress: bytes of the target pages in that order.
-void copy_pages(const Addresses& source, const Addresses& target, size_t page_bytes, const std::optional<Park>& park);
+// target[k] <- source[k], on at most `threads` threads. Progress: bytes of the target pages in their order.
+void copy_pages(size_t threads, const Addresses& source, const Addresses& target, size_t page_bytes, const std::optional<Park>& park);
 
-// target <- xor of all source pages. Progress: bytes of the target page.
-void xor_pages(const Addresses& source, Address target, size_t page_bytes, const std::optional<Park>& park);
+// target <- xor of all source pages, on at most `threads` threads. Progress: bytes of the target page.
+void xor_pages(size_t threads, const Addresses& source, Address target, size_t page_bytes, const std::optional<Park>& park);
 
 // Positions k at which the pages differ in any bit.
 std::vector<size_t> equal_pages(const Addresses& left, const Addresses& right, size_t page_bytes);

@@ -1,6 +1,7 @@
 // Pages by address, as Python passes them. Nothing here owns memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -18,6 +19,10 @@ using Addresses = std::vector<Address>;
 template <class T>
 T* at(Address address) {
   return reinterpret_cast<T*>(address);
+}
+
+inline bool all_aligned(const Addresses& pages, size_t unit) {
+  return std::all_of(pages.begin(), pages.end(), [&](Address page) { return page % unit == 0; });
 }
 
 // Streaming stores are ordered by no release store and no join; whoever made them calls this before saying that they are done.

@@ -128,13 +128,8 @@ void Product::run_transform(const Sources& sources, const Strip& strip, const By
   const size_t block_factors = (size_ - 1) * kernels_.factor_bytes, next_offset = strip.offset + kernels_.strip_bytes;
   select(0, strip.offset, data);
   for (size_t block = 0; block < blocks_; ++block) {
-    const bool last = block + 1 == blocks_, more = strip.next || !last || next_offset < strip.end;
-    if (strip.next) {
-      select(block, strip.offset, data);
-      strips_of_block(*strip.next, block, 0, ahead);
-    } else if (more) {
-      select(last ? 0 : block + 1, last ? next_offset : strip.offset, ahead);
-    }
+    const bool last = block + 1 == blocks_, more = !last || next_offset < strip.end;
+    if (more) select(last ? 0 : block + 1, last ? next_offset : strip.offset, ahead);
     kernels_.inverse_transform[layers_]({data, minus_of(data), more ? ahead : nullptr, more ? minus_of(ahead) : nullptr,
                                          factors_ + (block + 1) * block_factors, worker.sums, worker.between,
                                          strip.bytes, block == 0});

@@ -39,7 +39,6 @@ class Product {
   struct Strip {
     size_t offset, bytes;
     size_t end;  // of the range that this thread works on; the beginning of the next strip is prefetched
-    const Addresses* next = nullptr;  // what is prefetched instead, a strip a column, where the caller makes the sources
   };
 
   // `base` and `targets` are strips already, one a row. A null base, or a null strip of it, stands for zeros.

@@ -38,10 +38,12 @@ using SqrtFunction = void (*)(int, const float*, float*, long long);
 // One AdamW step of a block, in one pass over it or in two, so that an armed call can park between them. The bits are the same.
 //   begin         decays master, moves exp_avg; leaves the gradient that it used in `clipped`
 //   finish        moves exp_avg_sq and steps master
-//   step_delta    both, and what they changed; does not use `clipped`
+//   step          both; does not use `clipped`, and leaves the delta alone
+//   step_delta    the same, and what it changed
 struct AdamKernels {
   void (*begin)(const AdamBlock&, const AdamScalars&);
   void (*finish)(const AdamBlock&, const AdamScalars&, SqrtFunction);
+  void (*step)(const AdamBlock&, const AdamScalars&, SqrtFunction, const AdamDelta&);
   void (*step_delta)(const AdamBlock&, const AdamScalars&, SqrtFunction, const AdamDelta&);
 };
 

@@ -1,5 +1,6 @@
 """Types of the native module; built from kernels/. Pages are addresses. Every call releases the GIL.
 
+``threads`` is how many threads a call may use, the calling one among them; what they change is the time that it takes.
 Raises ValueError when the lengths or sizes of a call do not fit together: a caller's bug.
 """
 
@@ -20,8 +21,8 @@ supported_rows: list[str]
 adam_block: int
 """Elements in the block that an armed adam leaves torn."""
 
-def copy_pages(source: Sequence[int], target: Sequence[int], page_bytes: int, park: Armed = None) -> None: ...
-def xor_pages(source: Sequence[int], target: int, page_bytes: int, park: Armed = None) -> None: ...
+def copy_pages(threads: int, source: Sequence[int], target: Sequence[int], page_bytes: int, park: Armed = None) -> None: ...
+def xor_pages(threads: int, source: Sequence[int], target: int, page_bytes: int, park: Armed = None) -> None: ...
 def equal_pages(left: Sequence[int], right: Sequence[int], page_bytes: int) -> list[int]: ...
 def fill(address: int, byte_count: int, pattern: int) -> None: ...
 def publish(addresses: Sequence[int], value: int) -> None: ...
@@ -77,6 +78,7 @@ def reconstruct(
     """
 
 def adam(
+    threads: int,
     master: int,
     exp_avg: int,
     exp_avg_sq: int,

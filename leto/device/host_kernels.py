@@ -1,8 +1,9 @@
 """The Kernels protocol on the host, over the native module ``leto._kernels``.
 
-Every call releases the GIL and runs on the calling thread alone. The instruction-set row is the best one that the processor
-has; the environment variable LETO_KERNEL (portable, avx2 or gfni) forces one. What an armed call leaves behind when it parks
-(U50):
+Every call releases the GIL and runs on the calling thread, and on as many others as HostKernels is told to use, which are
+started for the call and joined before it returns. The instruction-set row is the best one that the processor has; the
+environment variable LETO_KERNEL (portable, avx2 or gfni) forces one. What an armed call leaves behind when it parks (U50),
+whatever the number of threads:
 
     copy_pages, xor_pages      the target's bytes before the point are new, the rest is untouched
     encode, update_parity      the same, at the same offset in every target page: the point is at
@@ -43,20 +44,22 @@ class HostKernels:
     """Host kernels, bit-equal to the readable reference and, for ``adam``, to torch on the same machine.
 
     ``sqrt_address`` is the address of MKL's ``vmsSqrt``, which torch calls where it has it; 0 means the IEEE square root.
-    ``fused_multiply_add`` says whether torch's vector path fuses here, as it does from AVX2 on.
+    ``fused_multiply_add`` says whether torch's vector path fuses here, as it does from AVX2 on. ``threads`` is how many
+    threads a call uses where it moves enough for them; bits and what an armed call leaves do not depend on it.
     """
 
-    def __init__(self, *, sqrt_address: int = 0, fused_multiply_add: bool = True) -> None:
+    def __init__(self, *, sqrt_address: int = 0, fused_multiply_add: bool = True, threads: int = 1) -> None:
         self._sqrt_address = sqrt_address
         self._fused_multiply_add = fused_multiply_add
+        self._threads = threads
 
     def copy_pages(self, source: Sequence[int], target: Sequence[int], page_bytes: int, park: Park | None = None) -> None:
-        _kernels.copy_pages(source, target, page_bytes, _armed(park))
+        _kernels.copy_pages(self._threads, source, target, page_bytes, _armed(park))
 
     def encode(
         self, shape: CodeShape, columns: Sequence[int], data: Sequence[int], target: Sequence[int], park: Park | None = None
     ) -> None:
-        _kernels.encode(thread_scratch(), 1, shape.page_bytes, shape.tier1_pages, columns, data, target, _armed(park))
+        _kernels.encode(*self._run(shape), columns, data, target, _armed(park))
 
     def update_parity(
         self,
@@ -68,9 +71,7 @@ class HostKernels:
         target: Sequence[int],
         park: Park | None = None,
     ) -> None:
-        _kernels.update_parity(
-            thread_scratch(), 1, shape.page_bytes, shape.tier1_pages, columns, undo, data, parity, target, _armed(park)
-        )
+        _kernels.update_parity(*self._run(shape), columns, undo, data, parity, target, _armed(park))
 
     def reconstruct(
         self,
@@ -85,20 +86,18 @@ class HostKernels:
         lost = len(lost_columns)
         if lost > len(rows):
             raise Unrecoverable(f"{lost} pages of the group are lost, {len(rows)} solvable")
-        contradicting = _kernels.reconstruct(
-            thread_scratch(), 1, shape.page_bytes, shape.tier1_pages, columns, data, lost_columns, target, rows, parity, [], []
-        )
+        contradicting = _kernels.reconstruct(*self._run(shape), columns, data, lost_columns, target, rows, parity, [], [])
         if contradicting >= 0:
             raise Unrecoverable(f"spare parity row {contradicting} contradicts the data with {lost} pages reconstructed")
 
     def xor_pages(self, source: Sequence[int], target: int, page_bytes: int, park: Park | None = None) -> None:
-        _kernels.xor_pages(source, target, page_bytes, _armed(park))
+        _kernels.xor_pages(self._threads, source, target, page_bytes, _armed(park))
 
     def equal_pages(self, left: Sequence[int], right: Sequence[int], page_bytes: int) -> list[int]:
         return _kernels.equal_pages(left, right, page_bytes)
 
     def adam(self, chunk: AdamChunk, park: Park | None = None) -> None:
-        _kernels.adam(*self._adam_arguments(chunk), _armed(park))
+        _kernels.adam(self._threads, *self._adam_arguments(chunk), _armed(park))
 
     def update_chunk(
         self,
@@ -113,7 +112,7 @@ class HostKernels:
     ) -> None:
         _kernels.update_chunk(
             thread_scratch(),
-            1,
+            self._threads,
             shape.page_bytes,
             shape.tier1_pages,
             columns,
@@ -123,6 +122,9 @@ class HostKernels:
             _armed(adam_park),
             _armed(parity_park),
         )
+
+    def _run(self, shape: CodeShape) -> tuple[_kernels.Scratch, int, int, int]:
+        return thread_scratch(), self._threads, shape.page_bytes, shape.tier1_pages
 
     def _adam_arguments(self, chunk: AdamChunk) -> tuple[int, int, int, list[_kernels.Segment], bool, int]:
         return (

@@ -28,9 +28,12 @@ def mkl_sqrt_address() -> int:
 
 
 def host_kernels() -> HostKernels:
-    """Host kernels set up like this machine's torch: its square root, and fused multiply-add where its vector path has one."""
+    """Host kernels set up like this process's torch: its square root, fused multiply-add where its vector path has one, and
+    as many threads as it computes with now."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return HostKernels(sqrt_address=mkl_sqrt_address(), fused_multiply_add=capability != "DEFAULT")
+    return HostKernels(
+        sqrt_address=mkl_sqrt_address(), fused_multiply_add=capability != "DEFAULT", threads=torch.get_num_threads()
+    )
 
 
 def select_adam(kernels: HostKernels) -> tuple[ChunkAdam, str]:

@@ -187,7 +187,7 @@ void check_fused(const Case& checked, size_t missing, Scratch& scratch, std::mt1
     }
   }
   update_chunk(run, code, checked.columns, fused.chunk(), parity.addresses(), target.addresses(), std::nullopt, std::nullopt);
-  adam(apart.chunk(), std::nullopt);
+  adam(checked.threads, apart.chunk(), std::nullopt);
   update_parity(run, code, checked.columns, undo, data, parity.addresses(), wanted.addresses(), std::nullopt);
   for (size_t a = 0; a < 3; ++a) {
     expect(fused.arrays.equals(apart.arrays, a, a), checked, "a fused update differs from adam");
@@ -201,12 +201,27 @@ void check_xor(std::mt19937& random) {
   for (const size_t bytes : {1, 63, 64, 257, 5000, 300000}) {
     for (const size_t count : {1, 2, 5, 16}) {
       const Pages source(count, bytes, true, random), target(1, bytes, true, random);
-      xor_pages(source.addresses(), target.addresses()[0], bytes, std::nullopt);
+      xor_pages(1, source.addresses(), target.addresses()[0], bytes, std::nullopt);
       for (size_t i = 0; i < bytes; ++i) {
         Byte sum = 0;
         for (const Address page : source.addresses()) sum ^= at<const Byte>(page)[i];
         if (sum == at<const Byte>(target.addresses()[0])[i]) continue;
         std::printf("%s: xor of %zu pages of %zu bytes is wrong\n", row().name, count, bytes);
+        std::exit(1);
+      }
+    }
+  }
+}
+
+// Of one page and of more than are copied side by side, with whole groups and without.
+void check_copy(std::mt19937& random) {
+  for (const size_t bytes : {63, 5000, 300000}) {
+    for (const size_t count : {1, 19}) {
+      for (const size_t threads : {1, 3}) {
+        const Pages source(count, bytes, false, random), target(count, bytes, true, random);
+        copy_pages(threads, source.addresses(), target.addresses(), bytes, std::nullopt);
+        if (equal_pages(source.addresses(), target.addresses(), bytes).empty()) continue;
+        std::printf("%s: a copy of %zu pages of %zu bytes is wrong\n", row().name, count, bytes);
         std::exit(1);
       }
     }
@@ -242,6 +257,7 @@ int main() {
   check({16, range(3, 2), (320 << 10) + 64, true, 3}, scratch, random);
   check({1, range(3, 4), 5 << 20, true, 2}, scratch, random);
   check_xor(random);
+  check_copy(random);
   for (const uint32_t tier1 : {1, 3, 16}) {
     for (const uint32_t array_pages : {1, 5, 21}) {
       for (const size_t page_bytes : {64, 260, 5 * 4096 + 4}) {
