@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from leto.core.config import JobConfig, Workload
-from leto.core.geometry import Protection
+from leto.core.config import JobConfig
+from tests.process.jobs import PROTECTION, olmoe
 from verify.compare import Comparison, compare_runs
 from verify.ledger import Ledger, read_ledgers
 
@@ -31,8 +31,8 @@ def train(directory: Path, plant: str, kills: dict[int, int]) -> tuple[int, str,
     (directory / "ledger").mkdir(parents=True)
     job = JobConfig(
         name="test",
-        workload=Workload(model="olmoe-tiny", data_parallel=2, expert_parallel=2, iterations=ITERATIONS),
-        protection=Protection(page_bytes=65536, data_pages=60, tier1_pages=16, tier2_pages=1, chunk_pages=12),
+        workload=olmoe(ITERATIONS),
+        protection=PROTECTION,
         output_dir=str(directory),
         plugins=("chaos.targets.leto_probe:install_ledger",),
         plugin_options={"ledger_dir": str(directory / "ledger")},
@@ -103,7 +103,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("plant", REFUSED)
+@pytest.mark.parametrize(
+    "plant", ["forgotten", *(pytest.param(p, marks=pytest.mark.slow) for p in ("attribute", "module_level"))]
+)
 def test_state_that_is_not_enrolled_is_refused_in_one_line(plant: str, tmp_path: Path) -> None:
     code, stderr, events = train(tmp_path, plant, {})
     assert code == 1
