@@ -13,6 +13,7 @@ from leto.core.geometry import ELEMENT_BYTES
 from leto.update.pieces import Muon, MuonPiece
 
 MOMENTUM = 0.95
+ADJUST_LR = "match_rms_adamw"
 
 
 def torch_muon() -> Muon:
@@ -23,7 +24,7 @@ def torch_muon() -> Muon:
 
     torch.set_num_threads(1)
     coefficients = (3.4445, -4.7750, 2.0315)
-    hyper = MuonHyper(momentum=MOMENTUM, ns_coefficients=coefficients, ns_steps=5, eps=1e-7, adjust_lr_fn="match_rms_adamw")
+    hyper = MuonHyper(momentum=MOMENTUM, ns_coefficients=coefficients, ns_steps=5, eps=1e-7, adjust_lr_fn=ADJUST_LR)
     return TorchMuon(hyper)
 
 

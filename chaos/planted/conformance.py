@@ -1,4 +1,4 @@
-"""The kernels' check: each beside the readable definition of what it computes, AdamW beside torch (U46)."""
+"""The kernels' check: each beside the readable definition of what it computes, AdamW and Muon beside torch (U46)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from leto.core.errors import Unrecoverable
 from leto.core.geometry import ELEMENT_BYTES
 from leto.device.base import AdamChunk, AdamCoefficients, AdamSegment, CodeShape
 from leto.device.host_kernels import HostKernels
+from leto.update.pieces import MuonMatrix, MuonPiece
 
 Page = npt.NDArray[np.uint8]
 PAGE_BYTES = 256
 SHAPE = CodeShape(page_bytes=PAGE_BYTES, tier1_pages=4)
 COLUMNS = (3, 4, 9, 20, 31)
+ROWS = 8
 _FILLING = 0xA5  # what no kernel may leave in its target by accident
 
 
@@ -155,6 +157,55 @@ def _repeats_torch(p: _Pages) -> bool:
     return reproduces_torch(host_kernels())
 
 
+def _repeats_torchs_muon(p: _Pages) -> bool:
+    """Of a matrix in two pieces: all momentum, then all masters."""
+    from chaos.explore.muon import torch_muon
+
+    momentum, master, gradient = _floats(3)
+    moved, updated = momentum.copy(), master.copy()
+    matrix = _matrix(momentum, master, gradient)
+    _step_of_torch(matrix, moved, updated, gradient)
+    pieces = [MuonPiece(matrix=matrix, first=0, count=17), MuonPiece(matrix=matrix, first=17, count=PAGE_BYTES // 4 - 17)]
+    muon = torch_muon()
+    for update in (muon.momentum, muon.apply):
+        for piece in pieces:
+            update((piece,), None)
+    return _same([momentum, master], [moved, updated])
+
+
+def _matrix(momentum: Page, master: Page, gradient: Page) -> MuonMatrix:
+    return MuonMatrix(
+        name="m",
+        rows=ROWS,
+        columns=PAGE_BYTES // ELEMENT_BYTES // ROWS,
+        iteration=1,
+        gradient_address=gradient.ctypes.data,
+        momentum_address=momentum.ctypes.data,
+        master_address=master.ctypes.data,
+        lr=1e-2,
+        weight_decay=0.1,
+        clip=None,
+    )
+
+
+def _step_of_torch(matrix: MuonMatrix, momentum: Page, master: Page, gradient: Page) -> None:
+    """torch.optim.Muon itself, in place."""
+    import torch
+
+    from chaos.explore.muon import ADJUST_LR, MOMENTUM
+
+    buffer, parameter, grad = (
+        torch.from_numpy(page.view(np.float32)).view(matrix.rows, matrix.columns) for page in (momentum, master, gradient)
+    )
+    parameter = torch.nn.Parameter(parameter)
+    parameter.grad = grad
+    optimizer = torch.optim.Muon(
+        [parameter], lr=matrix.lr, weight_decay=matrix.weight_decay, momentum=MOMENTUM, nesterov=True, adjust_lr_fn=ADJUST_LR
+    )
+    optimizer.state[parameter]["momentum_buffer"] = buffer
+    optimizer.step()
+
+
 _CHECKS: dict[str, Callable[[_Pages], bool]] = {
     "encode": _encodes,
     "update-parity": _updates_parity,
@@ -167,4 +218,5 @@ _CHECKS: dict[str, Callable[[_Pages], bool]] = {
     "fill": _fills,
     "publish": _publishes,
     "adam": _repeats_torch,
+    "muon": _repeats_torchs_muon,
 }

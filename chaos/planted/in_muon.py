@@ -131,3 +131,32 @@ def columns_of_muon_turned_in_repair(patch: Patch) -> None:
         return placed
 
     patch.wrap(repair._Planner, "_boundary_pages", turned)
+
+
+# What torch's Muon computes (U46)
+
+
+@planted("U46", kernel="muon")
+def nesterov_forgotten(patch: Patch) -> None:
+    """The direction is that of the momentum alone, without the gradient's own share."""
+    from leto.update.muon import TorchMuon
+
+    def of_momentum(direction_of: Any) -> Any:
+        def alone(self: TorchMuon, matrix: MuonMatrix) -> Any:
+            hyper = self._hyper
+            self._hyper = replace(hyper, momentum=1.0)
+            direction = direction_of(self, matrix)
+            self._hyper = hyper
+            return direction
+
+        return alone
+
+    patch.wrap(TorchMuon, "_direction_of", of_momentum)
+
+
+@planted("U46", kernel="muon")
+def rate_not_adjusted(patch: Patch) -> None:
+    """Masters move by the learning rate as it is, whatever the shape of their matrix."""
+    from leto.update import muon
+
+    patch.set(muon, "_adjust_lr", lambda lr, adjust_lr_fn, shape: lr)
