@@ -8,7 +8,7 @@ from collections.abc import Callable
 from leto.core.update_plan import Lane, Operation, OpKind
 from leto.update.lanes import Lanes
 
-SOON_S = 0.1
+SOON_S = 0.5
 """How long something that must not happen is waited for."""
 _STEP_S = 0.002
 _COPIES = 100
