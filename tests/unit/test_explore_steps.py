@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 from chaos.explore.cases import parse_case
-from chaos.explore.explorer import Explorer
 from chaos.explore.memory import Memory
 from chaos.explore.rank import GRADIENTS, KERNELS, InMemoryRank, Process, values
-from chaos.explore.shapes import SHAPES
 from chaos.explore.steps import MARK_STATES, WRITE_STATES, State, Step, Steps
 from leto.core.failpoints import Kernel, Site
-from leto.core.geometry import CODED_ARRAYS, Page, Protection, Segment
+from leto.core.geometry import CODED_ARRAYS, MOMENTUM_BUFFER, MUON_MASTER, Page, Protection, Segment
 from leto.core.layout import Allocation, PageClass
 from leto.core.markers import Mark, Phase, Word, pack
 from leto.device.host_kernels import ADAM_BLOCK
 from leto.update.executor import PlanExecutor
+from tests.unit.test_explore import explorer_of
 
 PROTECTION = Protection(page_bytes=4096, data_pages=9, tier1_pages=4, tier2_pages=1, chunk_pages=3)
 OLD, GARBAGE = (next(s for s in WRITE_STATES if s.progress == 0.3 and s.garbage is garbage) for garbage in (False, True))
@@ -109,6 +108,24 @@ def test_a_torn_chunk_has_a_half_done_block(garbage: bool) -> None:
     assert not (torn.array("master")[block] == right.array("master")[block]).all()
 
 
+@pytest.mark.parametrize(("kernel", "array"), [("muon-momentum", MOMENTUM_BUFFER), ("muon-apply", MUON_MASTER)])
+def test_a_torn_chunk_of_muon_is_done_up_to_its_point(kernel: str, array: str) -> None:
+    """Also where it holds the end of one matrix and the beginning of the next."""
+    explorer = explorer_of("muon")
+    frames = explorer.tape.ranks[0].frames
+    of_kernel = [n for n, frame in enumerate(frames) if frame.name.startswith(kernel)]
+    assert len(of_kernel) == 2 * explorer.shape.iterations
+    for n in of_kernel:
+        images = (*(frames[n].images[WRITE_STATES.index(state)] for state in (WRITE_STATES[0], OLD)), frames[n + 1].images[0])
+        before, torn, after = (np.frombuffer(image.memory[array], np.float32) for image in images)
+        first, stop = explorer.plan.coded.chunk_range(int(frames[n].name.split()[-1]))
+        cut = first + int(0.3 * (stop - first))
+        assert (torn[:cut] == after[:cut]).all()
+        assert (torn[cut:] == before[cut:]).all()
+        assert (before[first:stop] != after[first:stop]).any()
+        assert (before[stop:] == after[stop:]).all()
+
+
 @pytest.mark.parametrize("state", MARK_STATES)
 def test_a_torn_mark_stands_in_the_first_mirrors(state: State) -> None:
     rank = a_rank()
@@ -144,9 +161,16 @@ def test_a_write_that_nobody_reported_would_be_lost_from_images() -> None:
     assert not memory.bytes("a").any()
 
 
-def test_images_hold_everything_that_a_job_writes() -> None:
-    explorer = Explorer(SHAPES["narrow"])
-    for text in ("102.2,97.0/split,none/0:2.1", "13.0,0.2/none,none", "110.1,130.2/tier-by-tier,unneeded"):
+@pytest.mark.parametrize(
+    ("shape", "cases"),
+    [
+        ("narrow", ("102.2,97.0/split,none/0:2.1", "13.0,0.2/none,none", "110.1,130.2/tier-by-tier,unneeded")),
+        ("muon", ("103.1,91.2/split,none/0:2.1", "122.1,91.2/tier-by-tier,unneeded")),
+    ],
+)
+def test_images_hold_everything_that_a_job_writes(shape: str, cases: tuple[str, ...]) -> None:
+    explorer = explorer_of(shape)
+    for text in cases:
         explorer.run(parse_case(text))
         for rank in explorer.job.ranks:
             assert rank.memory.image() == rank.memory.contents(rank.memory.arrays)
