@@ -13,7 +13,7 @@ from chaos.explore.job import RANKS, Job
 from chaos.explore.losses import MIRROR_SETS, NONE, Loss, losses_of, lost_beside, split_name
 from chaos.explore.shapes import Shape
 from chaos.explore.steps import Crash, Driver, Through
-from chaos.explore.tape import Frame, Names, StopAt, Tape, contents, ends_with_header, record
+from chaos.explore.tape import Frame, Names, StopAt, Tape, ends_with_header, record
 from chaos.explore.totals import Totals
 from leto.core.errors import ConfigError, Unrecoverable
 from leto.core.markers import MIRRORS, Phase, Progress
@@ -234,7 +234,7 @@ class Explorer:
     def _check_ending(self, decision: Decision) -> None:
         right = self.tape.ending
         for number in range(RANKS):
-            found = contents(self.job, number)
+            found = self.job.ranks[number].durable()
             wrong = [name for name, content in right.contents[number].items() if found[name] != content]
             if wrong:
                 raise Failed(f"rank {number} ends with other bytes in {', '.join(wrong)}")

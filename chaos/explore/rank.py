@@ -18,7 +18,7 @@ from leto.core.geometry import (
     Segment,
     pages_of_bytes,
 )
-from leto.core.layout import Allocation, PageClass, updater_allocations
+from leto.core.layout import TIER2, Allocation, PageClass, tier1, updater_allocations
 from leto.core.markers import Mark, Phase, Word
 from leto.core.records import UpdateValues
 from leto.core.recovery import Decision, decide
@@ -103,6 +103,11 @@ class RetainedRank:
     def array(self, name: str) -> np.ndarray:
         """The real elements of a coded array or of the gradients, without padding."""
         return self.memory.bytes(name).view(np.float32)[: self._elements[name]]
+
+    def durable(self) -> dict[str, bytes]:
+        """Coded state and both tiers: what a crash may not change in the end."""
+        tiers = [*(tier1(group) for group in range(self.coded.group_count)), TIER2]
+        return self.memory.contents(name for name in (*self.coded_arrays, *tiers) if name in self.classes)
 
     def masters(self) -> np.ndarray:
         """A copy, in the order of the gradients."""

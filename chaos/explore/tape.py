@@ -10,7 +10,7 @@ from chaos.explore.job import RANKS, Job, RankImage
 from chaos.explore.lanes import Cut, Cuts, LaneStep, Plan
 from chaos.explore.shapes import Shape
 from chaos.explore.steps import END, MARK_STATES, WRITE_STATES, Crash, LaneStates, Step, seen, together
-from leto.core.layout import HEADER_RECORDS, TIER2, tier1
+from leto.core.layout import HEADER_RECORDS
 from leto.core.records import RECORD_SLOTS, IterationResult, encode_record
 from leto.update.executor import PlanExecutor, UpdateParts
 from leto.update.record_slots import RECORD_SLOT_BYTES, RecordSlots
@@ -231,13 +231,7 @@ def record(shape: Shape) -> Tape:
 
 def ending_of(job: Job) -> Ending:
     numbers = range(RANKS)
-    return Ending(tuple(contents(job, n) for n in numbers), tuple(_last_header(job, n) for n in numbers), dict(job.told))
-
-
-def contents(job: Job, number: int) -> dict[str, bytes]:
-    rank = job.ranks[number]
-    names = [*rank.coded_arrays, *(tier1(group) for group in range(rank.coded.group_count)), TIER2]
-    return rank.memory.contents(name for name in names if name in rank.classes)
+    return Ending(tuple(job.ranks[n].durable() for n in numbers), tuple(_last_header(job, n) for n in numbers), dict(job.told))
 
 
 def _last_header(job: Job, number: int) -> bytes:

@@ -7,7 +7,7 @@ from chaos.mutants import MUTANTS
 from chaos.planted.planting import Patch
 from leto.core.update_plan import plan_update
 from leto.update.executor import PlanExecutor
-from tests.crash.test_chunk_transactions import T, durable, rank_of, run_uninterrupted
+from tests.crash.test_chunk_transactions import T, rank_of, run_uninterrupted
 
 SIZES = [3000, 4000, 2500]
 
@@ -34,7 +34,7 @@ def _crash_at(stop: int) -> dict[str, bytes]:
     rank.crash()
     process = rank.process()
     process.updater.run(values(T), process.marks.progress())
-    return durable(rank)
+    return rank.durable()
 
 
 BUGS = (

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chaos.explore.lanes import touched_by
 from chaos.explore.rank import InMemoryRank, values
-from leto.core.geometry import CODED_ARRAYS, Page, Protection, Segment
+from leto.core.geometry import Page, Protection, Segment
 from leto.core.layout import TIER2, UNDO, PageClass, parity_slot, tier1
-from leto.core.update_plan import Operation, OpKind, plan_update
+from leto.core.update_plan import Operation, plan_update
 from leto.update.executor import PlanExecutor
 
 T = 3
@@ -29,34 +30,15 @@ def rank_of(counts: list[int], *, pipelined: bool = False) -> InMemoryRank:
 
 def target_of(rank: InMemoryRank, op: Operation) -> list[Page]:
     """Pages the operation writes: after a crash inside it they hold anything."""
-    p = rank.coded.protection
-    rows = range(p.tier1_pages)
-    chunk = [] if op.chunk is None else [placed.page for placed in rank.coded.chunk_pages(op.chunk)]
-    if op.kind in (OpKind.UPDATE, OpKind.RESTORE):
-        return chunk
-    if op.kind is OpKind.UPDATE_AND_PARITY:
-        return [*chunk, *(Page(parity_slot(op.target_slot), k) for k in rows)]
-    if op.kind is OpKind.SAVE_UNDO:
-        return [Page(UNDO, k) for k in range(p.chunk_pages)]
-    if op.kind in (OpKind.FETCH, OpKind.PARITY):
-        return [Page(parity_slot(op.target_slot), k) for k in rows]
-    if op.kind is OpKind.WRITE_BACK:
-        return [Page(tier1(op.group), k) for k in rows]
-    if op.kind is OpKind.TIER2:
-        return [Page(TIER2, op.group)]
-    return []
-
-
-def durable(rank: InMemoryRank) -> dict[str, bytes]:
-    names = [*CODED_ARRAYS, *(tier1(g) for g in range(rank.coded.group_count)), TIER2]
-    return rank.memory.contents(names)
+    _, written = touched_by(op, rank.coded)
+    return sorted(written)
 
 
 def run_uninterrupted(rank: InMemoryRank) -> dict[str, bytes]:
     process = rank.process()
     process.begin(T)
     process.updater.run(values(T), process.marks.progress())
-    return durable(rank)
+    return rank.durable()
 
 
 counts = st.lists(st.integers(1, 6000), min_size=1, max_size=6)
@@ -82,7 +64,7 @@ def test_any_chain_of_crashes_ends_in_the_crash_free_bytes(
         rank.crash()
     process = rank.process()
     process.updater.run(values(T), process.marks.progress())
-    assert durable(rank) == expected
+    assert rank.durable() == expected
     assert process.updater.audit().equal
 
 
@@ -102,7 +84,7 @@ def test_a_crash_after_every_single_operation_with_its_target_done_but_not_marke
         rank.crash()
         process = rank.process()
         process.updater.run(values(T), process.marks.progress())
-        assert durable(rank) == expected, plan[stop].describe()
+        assert rank.durable() == expected, plan[stop].describe()
 
 
 def begun(rank: InMemoryRank):  # type: ignore[no-untyped-def]

@@ -15,7 +15,7 @@ from leto.core.failpoints import Kernel, Park, Point, Site
 from leto.core.update_plan import OpKind, plan_update
 from leto.update.executor import PlanExecutor, UpdateParts
 from leto.update.updater import ChunkUpdater
-from tests.crash.test_chunk_transactions import PROTECTION, T, counts, durable, rank_of, run_uninterrupted, target_of
+from tests.crash.test_chunk_transactions import PROTECTION, T, counts, rank_of, run_uninterrupted, target_of
 
 TORN = [State("in the update", progress=0.3), State("in the parity", progress=0.8)]
 TORN += [replace(state, garbage=True) for state in TORN]
@@ -40,7 +40,7 @@ def test_a_fused_update_gives_the_bytes_of_the_unfused_one(sizes: list[int], pip
     rank = rank_of(sizes, pipelined=pipelined)
     rank.process().begin(T)
     finish(rank)
-    assert durable(rank) == expected
+    assert rank.durable() == expected
 
 
 @settings(max_examples=60, deadline=None)
@@ -62,7 +62,7 @@ def test_either_plan_finishes_what_crashes_of_the_other_left(
                 rank.memory.page(page)[:] = garbage.integers(0, 256, PROTECTION.page_bytes, dtype=np.uint8)
         rank.crash()
     finish(rank, fused_too=seed % 2 == 0)
-    assert durable(rank) == expected
+    assert rank.durable() == expected
 
 
 class LeftIn:
@@ -101,14 +101,14 @@ def test_a_crash_inside_the_pass_over_every_chunk(state: State) -> None:
         plan = plan_update(rank.coded, T, process.marks.progress(), fused=True)
         stop = next(op.index for op in plan if op.chunk == chunk and op.kind is OpKind.UPDATE_AND_PARITY)
         PlanExecutor(process.parts, values(T)).run(plan[:stop])
-        before = durable(rank)
+        before = rank.durable()
         torn = Steps(rank.memory, KERNELS, LeftIn(state), Blind())
         PlanExecutor(replace(process.parts, kernels=torn), values(T)).run_unmarked(plan[stop])
         assert torn.count == 1
-        assert durable(rank) != before
+        assert rank.durable() != before
         rank.crash()
         finish(rank)
-        assert durable(rank) == expected, chunk
+        assert rank.durable() == expected, chunk
 
 
 class Asked:

@@ -24,7 +24,7 @@ from leto.core.markers import pack
 from leto.core.update_plan import Operation, plan_update
 from leto.update.executor import PlanExecutor
 from tests.crash.interleavings import legal_order, next_of
-from tests.crash.test_chunk_transactions import T, durable, run_uninterrupted, target_of
+from tests.crash.test_chunk_transactions import T, run_uninterrupted, target_of
 
 PAGE_BYTES = 4096
 Saved = tuple[Mapping[str, bytes], MarkerImage]
@@ -103,7 +103,7 @@ def finish(rank: InMemoryRank) -> dict[str, bytes]:
     rank.crash()
     process = rank.process()
     process.updater.run(values(T), process.marks.progress())
-    return durable(rank)
+    return rank.durable()
 
 
 @pytest.mark.parametrize(("chunks", "per_group"), [(6, 1), (9, 2), (7, 3)])

@@ -16,7 +16,7 @@ from leto.core.geometry import Page
 from leto.core.layout import LENT_CLASSES, parity_slot, tier1
 from leto.core.markers import Mark, Phase, Word
 from leto.core.recovery import Action
-from tests.crash.test_chunk_transactions import T, durable, rank_of
+from tests.crash.test_chunk_transactions import T, rank_of
 from tests.crash.test_repair import H1, lose, plan_of, repair, run_to_the_end, start
 
 SIZES = [3 * 2048 * 2]  # three groups
@@ -90,7 +90,7 @@ def recovered(edge: Callable[[InMemoryRank], None], *, of_each_buffer: int = 0) 
     plan = plan_of(rank, decision, coded | buffers)
     assert {page for page, _ in plan.left} == buffers
     repair(rank, plan)
-    return expected, durable(rank)
+    return expected, rank.durable()
 
 
 @pytest.mark.parametrize("edge", EDGES)

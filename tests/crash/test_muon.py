@@ -33,9 +33,9 @@ from leto.core.geometry import (
     Rule,
     Segment,
 )
-from leto.core.layout import TIER2, UNDO, tier1
+from leto.core.layout import UNDO
 from leto.core.recovery import Decision
-from leto.core.update_plan import OpKind, plan_update
+from leto.core.update_plan import plan_update
 from leto.update.executor import PlanExecutor
 from leto.update.muon import MuonHyper, TorchMuon
 from leto.update.pieces import Matrices, MuonPiece, cut
@@ -80,9 +80,6 @@ class MuonRank(InMemoryRank):
 
     def process(self, failpoints: Failpoints | None = None) -> Process:
         return Process(self, failpoints=failpoints, fused=self.fused, muon=TorchMuon(HYPER))
-
-    def durable(self) -> dict[str, bytes]:
-        return self.memory.contents([*self.coded_arrays, *(tier1(g) for g in range(self.coded.group_count)), TIER2])
 
     def chunks_by(self, rule: Rule) -> range:
         return next(region.chunks for region in self.coded.regions if region.rule is rule)
@@ -182,7 +179,7 @@ def test_any_chain_of_crashes_ends_in_the_crash_free_bytes(crashes: list[tuple[f
         plan = plan_update(rank.coded, T, process.marks.progress(), fused=fused)
         stop = int(where * len(plan))
         PlanExecutor(process.parts, values(T)).run(plan[:stop])
-        if torn and stop < len(plan) and plan[stop].kind is not OpKind.UPDATE_AND_PARITY:
+        if torn and stop < len(plan):
             for page in target_of(rank, plan[stop]):
                 rank.memory.page(page)[:] = garbage.integers(0, 256, PROTECTION.page_bytes, dtype=np.uint8)
         rank.crash()

@@ -29,7 +29,7 @@ from leto.device.host_kernels import HostKernels
 from leto.update.executor import PlanExecutor
 from leto.update.repair import RepairExecutor
 from tests.crash.interleavings import legal_order, next_of
-from tests.crash.test_chunk_transactions import PROTECTION, T, counts, durable, rank_of, target_of
+from tests.crash.test_chunk_transactions import PROTECTION, T, counts, rank_of, target_of
 
 H1 = PROTECTION.tier1_pages
 
@@ -135,7 +135,7 @@ def run_to_the_end(rank: InMemoryRank) -> dict[str, bytes]:
     process = rank.process()
     process.updater.run(values(T), process.marks.progress())
     assert process.updater.audit().equal
-    return durable(rank)
+    return rank.durable()
 
 
 def run_until(rank: InMemoryRank, where: float, seed: int, accounts: Accounts) -> None:
@@ -196,7 +196,7 @@ def test_between_updates_tier_1_and_2_speak_and_the_rest_is_left(draw: st.DataOb
     plan = plan_of(rank, decision, lost)
     repair(rank, plan)
     assert whole_memory(rank, lost) == intact
-    assert durable(rank) == expected
+    assert rank.durable() == expected
     assert rank.process().updater.audit().equal
     assert {page for page, _ in plan.left} == {p for p in lost if rank.classes[p.allocation] in UNNEEDED}
 
