@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterable
 from importlib import metadata
@@ -78,7 +79,8 @@ def run(
 def _run_file(file: Path, overrides: tuple[str, ...], plain: bool, runs_dir: Path, mutant: str | None) -> int:
     try:
         scenario, origin = open_scenario(file, overrides)
-        order = Order(scenario=scenario, file=file, overrides=overrides, mutant=mutant, runs_dir=runs_dir)
+        row = os.environ.get("LETO_KERNEL")
+        order = Order(scenario=scenario, file=file, overrides=overrides, mutant=mutant, forced_row=row, runs_dir=runs_dir)
         target, reference = load_target(SYSTEMS[scenario.system]), load_target(REFERENCES[scenario.system])
         with make_screen(plain=plain) as screen, origin.placing():
             finished = run_order(order, target, reference, screen)

@@ -39,11 +39,13 @@ class Order:
     file: Path
     overrides: tuple[str, ...] = ()
     mutant: str | None = None
+    forced_row: str | None = None  # of kernels, where LETO_KERNEL names one
     runs_dir: Path
 
     @property
     def repeat(self) -> str:
-        words = ["leto-chaos", "run", str(self.file), *(w for o in self.overrides for w in ("--set", o))]
+        words = [f"LETO_KERNEL={self.forced_row}"] if self.forced_row else []
+        words += ["leto-chaos", "run", str(self.file), *(w for o in self.overrides for w in ("--set", o))]
         return shlex.join([*words, *(("--mutant", self.mutant) if self.mutant else ())])
 
 

@@ -72,10 +72,16 @@ def test_plain_lines_are_stable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     assert lines[-1].startswith("report: ")
 
 
-def test_a_failure_prints_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path) -> None:
+@pytest.mark.parametrize("row", ["", "portable"], ids=["best row", "forced row"])
+def test_a_failure_prints_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, file: Path, row: str) -> None:
+    if row:
+        monkeypatch.setenv("LETO_KERNEL", row)
+    else:
+        monkeypatch.delenv("LETO_KERNEL", raising=False)
     done = invoke(monkeypatch, tmp_path, "--set", "seed=7", str(file), run=Script(diverge_from=6))
     assert done.exit_code == 1
-    assert done.stdout.splitlines()[-1] == f"repeat: leto-chaos run {file} --set seed=7"
+    forced = f"LETO_KERNEL={row} " if row else ""
+    assert done.stdout.splitlines()[-1] == f"repeat: {forced}leto-chaos run {file} --set seed=7"
     verdict = json.loads((tmp_path / "runs" / "small" / "latest" / "verdict.json").read_text())
     assert verdict["first_divergence"] == {"iteration": 6, "rank": 1, "tensor": "master/w"}
 
