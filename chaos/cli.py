@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from chaos.explore.command import explore
 from chaos.loss import LossClass
 from chaos.mutants import find_run_mutant
-from chaos.offline import compare_recorded, rebuild_reports
+from chaos.offline import compare_recorded, rebuild_reports, rows_of
 from chaos.planted.command import mutants
 from chaos.planted.planting import Mutant, Where
 from chaos.planted.runs import deciding_check
@@ -131,12 +131,14 @@ def compare(
 ) -> None:
     """Compare two recorded runs bit for bit, or any two directories of ledgers. Exit code: 0 equal, 1 divergent, 2 usage."""
     try:
-        comparison = compare_recorded(expected, actual)
+        comparison, rows = compare_recorded(expected, actual), rows_of(expected, actual)
     except ConfigError as error:
         raise _refused([str(error)]) from None
     if comparison.first is not None:
         typer.echo(f"divergent: first at {comparison.first.describe()}")
     typer.echo(comparison.describe())
+    if len(rows) > 1:
+        typer.echo(f"computed by different kernels: {', '.join(rows)}")
     raise typer.Exit(0 if comparison.equal else Verdict.FAIL.value)
 
 

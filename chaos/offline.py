@@ -93,6 +93,12 @@ def compare_recorded(expected: Path, actual: Path) -> Comparison:
     return compare_runs(left, right, iterations)
 
 
+def rows_of(*runs: Path) -> tuple[str, ...]:
+    """The kernel rows that computed these runs, each once; of those that say it. Raises ConfigError."""
+    told = [_json(run / FINGERPRINT).get("kernel_row") for run in runs if (run / FINGERPRINT).is_file()]
+    return tuple(dict.fromkeys(row for row in told if row is not None))
+
+
 def _check_same_workload(expected: Path, actual: Path) -> None:
     if not all((run / SCENARIO).is_file() for run in (expected, actual)):
         return  # ledgers alone do not say what was trained

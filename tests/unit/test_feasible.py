@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from scripted_target import ManualClock, Script, ScriptedTarget
 
 from chaos.engine import Engine
 from chaos.feasible import beyond_geometry
@@ -15,7 +16,6 @@ from chaos.targets.aims import aim_of
 from chaos.targets.lost_pages import RankGeometry
 from leto.core.failpoints import Kernel
 from leto.core.geometry import CodedGeometry, GradientGeometry, Matrix, Page, Protection, Segment
-from tests.unit.scripted_target import ManualClock, Script, ScriptedTarget
 
 HEAD = """\
 schema: 1

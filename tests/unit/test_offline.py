@@ -15,6 +15,7 @@ from test_report import invoke
 from typer.testing import CliRunner, Result
 
 import chaos.cli
+from leto import _kernels
 
 NewRun = Callable[..., Path]
 
@@ -132,6 +133,15 @@ def test_two_equal_runs_compare_equal(new_run: NewRun) -> None:
     first, second = new_run(), new_run("--set", "seed=7")
     done = ask("compare", first, second)
     assert (done.exit_code, done.stdout) == (0, "loss exact at 9 of 9, state exact at 9 of 9\n")
+
+
+def test_runs_of_different_kernels_are_compared_and_say_so(new_run: NewRun) -> None:
+    first, second = new_run(), new_run("--set", "seed=7")
+    path = second / "fingerprint.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"kernel_row": "abacus"}))
+    done = ask("compare", first, second)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == f"computed by different kernels: {_kernels.row}, abacus"
 
 
 def test_runs_of_different_workloads_are_not_compared(new_run: NewRun) -> None:
