@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shlex
@@ -19,6 +18,7 @@ from chaos.explore.cases import parse_case
 from chaos.explore.crew import run_on_crew
 from chaos.explore.explorer import Explorer, Failed
 from chaos.explore.least import Failure, describe
+from chaos.explore.muon import check_torch
 from chaos.explore.shapes import SHAPES, find_shape
 from chaos.verdict import Verdict
 from leto.core.errors import ConfigError
@@ -42,7 +42,8 @@ def explore(
     try:
         names = list(SHAPES) if shape is None else [find_shape(shape).name]
         for name in names:
-            _check_torch(name)
+            if SHAPES[name].matrices:
+                check_torch(f"shape {name}", "--shape with another one")
         if case is not None:
             raise typer.Exit(_repeat(shape, case))
     except ConfigError as error:
@@ -65,12 +66,6 @@ def explore(
         _print_marks(results, missing)
         typer.echo(_verdict(results, missing, passed=passed, exhaustive=exhaustive, of_all=shape is None))
     raise typer.Exit(0 if passed else Verdict.FAIL.value)
-
-
-def _check_torch(name: str) -> None:
-    """Raises ConfigError where Muon's matrices cannot be updated here."""
-    if SHAPES[name].matrices and importlib.util.find_spec("torch") is None:
-        raise ConfigError(f"--shape {name}: needs torch, which is not installed: pip install 'leto-chaos[train]'")
 
 
 def _shares(points: int, shapes: int) -> list[int]:

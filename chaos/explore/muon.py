@@ -5,15 +5,23 @@ Torch is imported by who explores matrices; everything else here does without.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 
 from chaos.explore.steps import Steps, Target
+from leto.core.errors import ConfigError
 from leto.core.failpoints import Kernel, Park
 from leto.core.geometry import ELEMENT_BYTES
 from leto.update.pieces import Muon, MuonPiece
 
 MOMENTUM = 0.95
 ADJUST_LR = "match_rms_adamw"
+
+
+def check_torch(what: str, otherwise: str) -> None:
+    """Raises ConfigError where matrices cannot be updated."""
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError(f"{what} needs torch, which is not installed: pip install 'leto-chaos[train]', or {otherwise}")
 
 
 def torch_muon() -> Muon:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from chaos.explore.muon import check_torch
 from chaos.mutants import MUTANTS, find_mutant
 from chaos.planted.planting import Mutant, Where
 from chaos.planted.runs import check_run
@@ -30,7 +31,7 @@ def mutants(
     """Plant every known bug, one after the other; each must be caught by the checker named for it, first of all checkers."""
     try:
         places = _places(only or (), in_process)
-        _check_trainers(places)
+        _check_installed(places)
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(Verdict.USAGE.value) from None
@@ -60,7 +61,14 @@ def _places(only: Sequence[str], in_process: bool) -> Places:
     return found
 
 
-def _check_trainers(places: Places) -> None:
+_BESIDE_TORCH = (Where.MUON, Where.KERNEL)
+
+
+def _check_installed(places: Places) -> None:
+    """Raises ConfigError."""
+    for where in _BESIDE_TORCH:
+        if any(where is place for _, place in places):
+            check_torch(f"the check of {where.value} bugs", "--only with another one")
     if any(where is Where.PROCESS for _, where in places):
         for path in (*SYSTEMS.values(), *REFERENCES.values()):
             load_target(path)

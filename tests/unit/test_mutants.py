@@ -240,6 +240,11 @@ def test_mistakes_are_one_line_and_exit_2(monkeypatch: pytest.MonkeyPatch) -> No
         2,
         "--only no-regather: this planted bug needs trainers; leave out --in-process\n",
     )
+    with monkeypatch.context() as without_torch:
+        without_torch.setattr("importlib.util.find_spec", lambda name: None)
+        beside = ask("--in-process", "--only", "blind-audit")
+    assert beside.exit_code == 2
+    assert beside.stderr.startswith("the check of kernel bugs needs torch, which is not installed: pip install")
     monkeypatch.setattr("chaos.systems._TRAINING", ("no_such_module",))
     absent = ask("--only", "no-regather")
     assert absent.exit_code == 2
