@@ -95,6 +95,7 @@ class Engine:
 
     def run(self) -> Judged:
         """Raises ConfigError when a target does not have what the scenario names, Infeasible when its faults cannot happen."""
+        self._target.check(self._spec(RUN, self._injections, mutant=self._mutant))
         self._run_job(REFERENCE, self._reference_target)
         self._run_job(REFERENCE_AGAIN, self._reference_target)
         if judge_reference(self._recorded).judgement is Judgement.TRUE:
@@ -126,16 +127,9 @@ class Engine:
         updater: Updater = Updater.CHUNKS,
         mutant: str | None = None,
     ) -> None:
-        spec = RunSpec(
-            name=name,
-            workload=self._scenario.workload.to_core(),
-            protection=self._scenario.protection.to_core(),
-            output_dir=self._new_directory("jobs", name),
-            ledger_dir=self._new_directory("ledger", name),
-            injections=tuple(injections),
-            updater=updater,
-            mutant=mutant,
-        )
+        spec = self._spec(name, injections, updater, mutant)
+        for directory in (spec.output_dir, spec.ledger_dir):
+            directory.mkdir(parents=True)
         self._say(name, "started", iterations=spec.workload.iterations)
         for injection in injections:
             self._say(name, "planned", **injection.to_json())
@@ -145,6 +139,20 @@ class Engine:
             self._say(name, "outcome", status=checkers.NEVER_STARTED, reason=f"the job did not start: {error}")
             return
         self._watch_and_close(name, job, list(injections))
+
+    def _spec(
+        self, name: str, injections: Sequence[Injection], updater: Updater = Updater.CHUNKS, mutant: str | None = None
+    ) -> RunSpec:
+        return RunSpec(
+            name=name,
+            workload=self._scenario.workload.to_core(),
+            protection=self._scenario.protection.to_core(),
+            output_dir=self._directory / "jobs" / name,
+            ledger_dir=ledger_directory(self._directory, name),
+            injections=tuple(injections),
+            updater=updater,
+            mutant=mutant,
+        )
 
     def _watch_and_close(self, name: str, job: RunningJob, pending: list[Injection]) -> None:
         now = self._clock()
@@ -381,11 +389,6 @@ class Engine:
     def _say_diverged(self, divergence: Divergence) -> None:
         d = divergence
         self._say(CONTROL, "diverged", what=d.describe(), iteration=d.iteration, rank=d.rank, tensor=d.name)
-
-    def _new_directory(self, *parts: str) -> Path:
-        path = self._directory.joinpath(*parts)
-        path.mkdir(parents=True)
-        return path
 
     def _say(self, job: str, name: str, /, **fields: object) -> None:
         self._journal.append(job, BENCH, name, **fields)

@@ -192,7 +192,11 @@ class RunningJob(Protocol):
 class Target(Protocol):
     """A system under test or a reference. Constructed without arguments, starts one job at a time."""
 
+    def check(self, spec: RunSpec) -> None:
+        """Raises ConfigError when the spec names a model, data or precision that the system does not have, or losses that this
+        machine cannot make. Starts nothing and needs no directory."""
+        ...
+
     def start(self, spec: RunSpec) -> RunningJob:
-        """Raises ConfigError when the spec names a model, data or precision the system does not have, JobError when the
-        job does not start; nothing is left behind in either case."""
+        """Raises ConfigError as ``check`` does, JobError when the job does not start; nothing is left behind in either case."""
         ...

@@ -41,9 +41,15 @@ _READ_BYTES = 1 << 16
 class LetoTarget:
     """Starts Leto. Implements chaos.targets.base.Target."""
 
+    def check(self, spec: RunSpec) -> None:
+        model_spec(spec.workload)
+        why = can_poison() if _loses_pages(spec) else None
+        if why is not None:
+            what = f"pages cannot be lost on this machine: {why}; scenarios without 'lose-pages' run here"
+            raise ConfigError(f"lose-pages: {what}")
+
     def start(self, spec: RunSpec) -> LetoJob:
-        model_spec(spec.workload)  # refuses what cannot be trained before any process exists
-        _check_losses(spec)
+        self.check(spec)
         armed = ArmedFile(spec.output_dir / "armed.json")
         armed.write(spec.injections)
         config_path = spec.output_dir / "job.json"
@@ -53,12 +59,6 @@ class LetoTarget:
 
 def _loses_pages(spec: RunSpec) -> bool:
     return any(injection.losses for injection in spec.injections)
-
-
-def _check_losses(spec: RunSpec) -> None:
-    why = can_poison() if _loses_pages(spec) else None
-    if why is not None:
-        raise ConfigError(f"lose-pages: pages cannot be lost on this machine: {why}; scenarios without 'lose-pages' run here")
 
 
 def _job_config(spec: RunSpec, armed_path: Path) -> JobConfig:

@@ -34,8 +34,11 @@ class PlainTarget:
     def __init__(self, timeouts: Timeouts | None = None) -> None:
         self._timeouts = timeouts or Timeouts()
 
+    def check(self, spec: RunSpec) -> None:
+        model_spec(spec.workload)
+
     def start(self, spec: RunSpec) -> PlainJob:
-        model_spec(spec.workload)  # refuses what cannot be trained before any process exists
+        self.check(spec)
         assert not spec.injections, _NO_FAULTS
         return PlainJob(_start_ranks(spec, self._timeouts), self._timeouts, spec.output_dir)
 

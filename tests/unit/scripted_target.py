@@ -11,7 +11,7 @@ from chaos.loss import LostPages
 from chaos.schedule import Injection, Place
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, Resources, RunSpec
 from chaos.targets.lost_pages import RankGeometry
-from leto.core.errors import JobError
+from leto.core.errors import ConfigError, JobError
 from leto.core.events import Event
 from leto.core.geometry import Page
 from leto.core.records import IterationResult
@@ -35,6 +35,7 @@ class ManualClock:
 class Script:
     """How one job misbehaves; the default is a job that recovers from everything."""
 
+    cannot: str = ""  # be started, and why
     diverge_from: int = NEVER  # this iteration and all later ones, on rank 1, in master/w
     diverge_in: str = "master/w"
     diverge_after_fault: bool = False
@@ -73,6 +74,11 @@ class ScriptedTarget:
     scripts: dict[str, Script] = field(default_factory=dict)  # by job name
     started: list[RunSpec] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+
+    def check(self, spec: RunSpec) -> None:
+        cannot = self.scripts.get(spec.name, Script()).cannot
+        if cannot:
+            raise ConfigError(cannot)
 
     def start(self, spec: RunSpec) -> ScriptedJob:
         self.started.append(spec)

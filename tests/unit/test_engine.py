@@ -12,6 +12,7 @@ from chaos.journal import Journal
 from chaos.scenario import Scenario, parse_scenario
 from chaos.targets.base import Updater
 from chaos.verdict import Verdict
+from leto.core.errors import ConfigError
 from verify.history import read_journal
 
 TEXT = """
@@ -89,6 +90,12 @@ def test_pass_needs_every_check(bench: Bench) -> None:
         ),
         "true",
     )
+
+
+def test_what_the_system_cannot_do_is_refused_before_the_reference_is_trained(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match="lose-pages: not here"):
+        bench.run(run=Script(cannot="lose-pages: not here"))
+    assert bench.reference.started == []
 
 
 def test_every_started_job_is_closed_once(bench: Bench) -> None:
