@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from chaos.planted.planting import Patch, planted
 from leto.core import repair
@@ -19,13 +20,13 @@ def _keep_directions(patch: Patch, key: Callable[[MuonMatrix], object]) -> None:
     from leto.update.muon import TorchMuon
 
     def keeping(direction_of: Any) -> Any:
-        kept: dict[tuple[int, object], Any] = {}
+        kept: WeakKeyDictionary[TorchMuon, dict[object, Any]] = WeakKeyDictionary()  # a process begins without any
 
         def once(self: TorchMuon, matrix: MuonMatrix) -> Any:
-            place = id(self), key(matrix)
-            if place not in kept:
-                kept[place] = self, direction_of(self, matrix)  # with its owner, whose id is not given again meanwhile
-            return kept[place][1]
+            own = kept.setdefault(self, {})
+            if key(matrix) not in own:
+                own[key(matrix)] = direction_of(self, matrix)
+            return own[key(matrix)]
 
         return once
 
