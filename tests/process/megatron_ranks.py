@@ -13,7 +13,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -70,37 +70,54 @@ def copy_coded(session: TrainingSession) -> list[dict[str, torch.Tensor]]:
     return [{name: tensor.clone() for name, tensor in coded_of(shard).items()} for shard in session.shards]
 
 
-def restored(workload: Workload, rank: int, coded: list[dict[str, torch.Tensor]], state: LiveState | None) -> TrainingSession:
+@dataclass(frozen=True, kw_only=True)
+class Undisturbed:
+    """One session's five iterations, which every experiment compares with."""
+
+    initial: dict[str, str]  # digests before the first
+    seen: list[dict[str, Any]]  # after each
+    coded: list[dict[str, torch.Tensor]]  # after iteration 2, as what follows
+    live: LiveState
+
+
+def train_undisturbed(workload: Workload, rank: int) -> Undisturbed:
+    session = TrainingSession(workload, rank=rank)
+    initial, seen = digests(session), plain(session, range(1, 3))
+    coded, live = copy_coded(session), session.live_state()
+    return Undisturbed(initial=initial, seen=seen + plain(session, range(3, 6)), coded=coded, live=live)
+
+
+def restored(workload: Workload, rank: int, coded: list[dict[str, torch.Tensor]], state: LiveState) -> TrainingSession:
     session = TrainingSession(workload, rank=rank)
     for shard, copies in zip(session.shards, coded, strict=True):
         for name, tensor in coded_of(shard).items():
             tensor.copy_(copies[name])
     session.cast_derived()
     session.gather_derived()
-    if state is not None:
-        session.restore_live(state)
+    session.restore_live(state)
     return session
 
 
-def round_trip(workload: Workload, rank: int) -> dict[str, Any]:
-    first = TrainingSession(workload, rank=rank)
-    plain(first, range(1, 3))
-    coded, state = copy_coded(first), first.live_state()
-    expected = plain(first, range(3, 5))
-    again = plain(restored(workload, rank, coded, state), range(3, 5))
+def round_trip(workload: Workload, rank: int, undisturbed: Undisturbed) -> dict[str, Any]:
+    """What goes on from iteration 2 in new sessions, with all of the live state and with each part of it forgotten."""
+    coded, state = undisturbed.coded, undisturbed.live
+    fresh = TrainingSession(workload, rank=rank).live_state()
+    forgotten = {
+        "generators": {"generators": fresh.generators},
+        "buffers": {"mutable": fresh.mutable},
+        "cursor": {"data_cursor": 0},
+        "step": {"applied_steps": 0},
+        "scales": {"loss_scales": fresh.loss_scales},
+    }
+    moved = {part: changes for part, changes in forgotten.items() if any(getattr(state, k) != v for k, v in changes.items())}
 
-    def without(**changes: Any) -> list[dict[str, Any]]:
+    def go_on(**changes: Any) -> list[dict[str, Any]]:
         return plain(restored(workload, rank, coded, LiveState(**{**vars(state), **changes})), range(3, 5))
 
-    fresh = TrainingSession(workload, rank=rank).live_state()
     return {
-        "expected": expected,
-        "again": again,
-        "generators forgotten": without(generators=fresh.generators),
-        "buffers forgotten": without(mutable=fresh.mutable),
-        "cursor forgotten": without(data_cursor=0),
-        "step forgotten": without(applied_steps=0),
-        "scales forgotten": without(loss_scales=fresh.loss_scales),
+        "expected": undisturbed.seen[2:4],
+        "again": go_on(),
+        "forgotten": {part: go_on(**changes) for part, changes in moved.items()},
     }
 
 
@@ -212,8 +229,7 @@ def gradient_bytes(memory: Memory) -> str:
     return hashlib.sha256(b"".join(block.tobytes() for block in blocks)).hexdigest()
 
 
-def chunked(workload: Workload, rank: int) -> dict[str, Any]:
-    expected = plain(TrainingSession(workload, rank=rank), range(1, 6))
+def chunked(workload: Workload, rank: int, undisturbed: Undisturbed) -> dict[str, Any]:
     memory = Memory()
     session, geometry = attach(workload, rank, memory)
     runs = [in_chunks(session, geometry, memory, iteration) for iteration in range(1, 4)]
@@ -230,7 +246,7 @@ def chunked(workload: Workload, rank: int) -> dict[str, Any]:
     taken_over.restore_live(post.next_live)
     runs += [in_chunks(taken_over, same, memory, iteration) for iteration in range(4, 6)]
     return {
-        "expected": expected,
+        "expected": undisturbed.seen,
         "chunked": [seen for seen, _, _ in runs],
         "gradients_unchanged": [unchanged for _, _, unchanged in runs],
         "skipped": [post.values.skipped for _, post, _ in runs],
@@ -281,21 +297,23 @@ def inside(tensor: torch.Tensor, block: npt.NDArray[np.uint8]) -> bool:
     return 0 <= offset <= len(block) - tensor.nbytes
 
 
-def deterministic(workload: Workload, rank: int) -> dict[str, Any]:
-    sessions = []
-    for _ in range(2):
-        session = TrainingSession(workload, rank=rank)
-        sessions.append({"initial": digests(session), "run": plain(session, range(1, 4))})
-    aliased = [shard.master.data_ptr() == shard.derived.data_ptr() for shard in session.shards]
+def deterministic(workload: Workload, rank: int, undisturbed: Undisturbed) -> dict[str, Any]:
+    again = TrainingSession(workload, rank=rank)
+    sessions = [
+        {"initial": undisturbed.initial, "run": undisturbed.seen[:3]},
+        {"initial": digests(again), "run": plain(again, range(1, 4))},
+    ]
+    aliased = [shard.master.data_ptr() == shard.derived.data_ptr() for shard in again.shards]
     return {"sessions": sessions, "masters_are_parameters": aliased}
 
 
-EXPERIMENTS: tuple[Callable[[Workload, int], dict[str, Any]], ...] = (deterministic, round_trip, chunked)
+EXPERIMENTS: tuple[Callable[[Workload, int, Undisturbed], dict[str, Any]], ...] = (deterministic, round_trip, chunked)
 
 
 def run(rank: int, store: dist.Store, workload: Workload) -> dict[str, Any]:
     join_process_groups(workload, store=store, rank=rank, timeout_s=60)
-    seen = {experiment.__name__: experiment(workload, rank) for experiment in EXPERIMENTS}
+    undisturbed = train_undisturbed(workload, rank)
+    seen = {experiment.__name__: experiment(workload, rank, undisturbed) for experiment in EXPERIMENTS}
     dist.barrier()
     mcore.parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
