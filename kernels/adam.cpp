@@ -12,6 +12,22 @@ constexpr size_t kElementBytes = 4 * sizeof(float);  // that an element's step r
 // Elements that a whole step works on at a time, without and with what it changes: more leave the first cache level.
 constexpr size_t kStepBlock = 512, kDeltaBlock = 256;
 
+// While one lives, the square root's library starts no threads for calls of this thread: it would for every block, which takes
+// a hundred times as long as the block.
+class LibraryOnOneThread {
+ public:
+  explicit LibraryOnOneThread(LibraryThreads set) : set_(set), before_(set ? set(1) : 0) {}
+  LibraryOnOneThread(const LibraryOnOneThread&) = delete;
+  LibraryOnOneThread& operator=(const LibraryOnOneThread&) = delete;
+  ~LibraryOnOneThread() {
+    if (set_) set_(before_);
+  }
+
+ private:
+  const LibraryThreads set_;
+  const int before_;
+};
+
 }  // namespace
 
 AdamRanges::AdamRanges(const AdamChunk& chunk)
@@ -23,6 +39,7 @@ AdamRanges::AdamRanges(const AdamChunk& chunk)
 // that offset alone, so up to one block of elements may be visited twice.
 template <class Visit>
 void AdamRanges::for_blocks(size_t first, size_t last, size_t block, AdamScratch& scratch, Visit visit) const {
+  const LibraryOnOneThread alone(chunk_.library_threads);
   size_t index = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
   for (size_t element = first; element < last; ++index) {
     const AdamSegment& segment = chunk_.segments[index];

@@ -21,6 +21,7 @@ struct AdamChunk {
   std::vector<AdamSegment> segments;
   bool fused_multiply_add;
   SqrtFunction sqrt_function;
+  LibraryThreads library_threads;
 };
 
 // One block's worth of scratch: the gradient that `begin` used must outlive it until `finish`.

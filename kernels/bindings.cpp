@@ -73,26 +73,28 @@ int reconstruct(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint3
 }
 
 leto::AdamChunk chunk_of(Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
-                         bool fused_multiply_add, Address sqrt_function) {
+                         bool fused_multiply_add, Address sqrt_function, Address library_threads) {
   leto::AdamChunk chunk{master, exp_avg, exp_avg_sq, {}, fused_multiply_add,
-                        reinterpret_cast<leto::SqrtFunction>(sqrt_function)};
+                        reinterpret_cast<leto::SqrtFunction>(sqrt_function),
+                        reinterpret_cast<leto::LibraryThreads>(library_threads)};
   for (const SegmentArgument& segment : segments) chunk.segments.push_back(segment_of(segment));
   return chunk;
 }
 
 void adam(size_t threads, Address master, Address exp_avg, Address exp_avg_sq,
           const std::vector<SegmentArgument>& segments, bool fused_multiply_add, Address sqrt_function,
-          const ParkArgument& park) {
-  leto::adam(threads, chunk_of(master, exp_avg, exp_avg_sq, segments, fused_multiply_add, sqrt_function), park_of(park));
+          Address library_threads, const ParkArgument& park) {
+  leto::adam(threads, chunk_of(master, exp_avg, exp_avg_sq, segments, fused_multiply_add, sqrt_function, library_threads),
+             park_of(park));
 }
 
 void update_chunk(leto::Scratch& scratch, size_t threads, size_t page_bytes, uint32_t tier1_pages, const Indices& columns,
                   Address master, Address exp_avg, Address exp_avg_sq, const std::vector<SegmentArgument>& segments,
-                  bool fused_multiply_add, Address sqrt_function, const Addresses& parity, const Addresses& target,
-                  const ParkArgument& adam_park, const ParkArgument& parity_park) {
+                  bool fused_multiply_add, Address sqrt_function, Address library_threads, const Addresses& parity,
+                  const Addresses& target, const ParkArgument& adam_park, const ParkArgument& parity_park) {
   leto::update_chunk({scratch, threads}, {page_bytes, tier1_pages}, columns,
-                     chunk_of(master, exp_avg, exp_avg_sq, segments, fused_multiply_add, sqrt_function), parity, target,
-                     park_of(adam_park), park_of(parity_park));
+                     chunk_of(master, exp_avg, exp_avg_sq, segments, fused_multiply_add, sqrt_function, library_threads),
+                     parity, target, park_of(adam_park), park_of(parity_park));
 }
 
 }  // namespace
@@ -118,8 +120,8 @@ NB_MODULE(_kernels, module) {
   module.def("reconstruct", &reconstruct, "scratch"_a, "threads"_a, "page_bytes"_a, "tier1_pages"_a, "columns"_a, "data"_a,
              "lost_columns"_a, "lost_data"_a, "rows"_a, "parity"_a, "lost_rows"_a, "lost_parity"_a, unlocked);
   module.def("adam", &adam, "threads"_a, "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a,
-             "sqrt_function"_a, "park"_a.none() = nb::none(), unlocked);
+             "sqrt_function"_a, "library_threads"_a, "park"_a.none() = nb::none(), unlocked);
   module.def("update_chunk", &update_chunk, "scratch"_a, "threads"_a, "page_bytes"_a, "tier1_pages"_a, "columns"_a,
-             "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a, "sqrt_function"_a, "parity"_a,
-             "target"_a, "adam_park"_a.none() = nb::none(), "parity_park"_a.none() = nb::none(), unlocked);
+             "master"_a, "exp_avg"_a, "exp_avg_sq"_a, "segments"_a, "fused_multiply_add"_a, "sqrt_function"_a,
+             "library_threads"_a, "parity"_a, "target"_a, "adam_park"_a.none() = nb::none(), "parity_park"_a.none() = nb::none(), unlocked);
 }

@@ -35,6 +35,10 @@ struct AdamDelta {
 // void vmsSqrt(int n, const float* a, float* r, long long mode) of MKL, which ATen calls; null for the IEEE square root.
 using SqrtFunction = void (*)(int, const float*, float*, long long);
 
+// int MKL_Set_Num_Threads_Local(int): how many threads MKL uses for calls of this thread, 0 for as many as otherwise; returns
+// what it was. Null where the square root has no such library.
+using LibraryThreads = int (*)(int);
+
 // One AdamW step of a block, in one pass over it or in two, so that an armed call can park between them. The bits are the same.
 //   begin         decays master, moves exp_avg; leaves the gradient that it used in `clipped`
 //   finish        moves exp_avg_sq and steps master

@@ -85,6 +85,7 @@ def adam(
     segments: Sequence[Segment],
     fused_multiply_add: bool,
     sqrt_function: int,
+    library_threads: int,
     park: Armed = None,
 ) -> None: ...
 def update_chunk(
@@ -99,6 +100,7 @@ def update_chunk(
     segments: Sequence[Segment],
     fused_multiply_add: bool,
     sqrt_function: int,
+    library_threads: int,
     parity: Sequence[int],
     target: Sequence[int],
     adam_park: Armed = None,

@@ -44,12 +44,22 @@ class HostKernels:
     """Host kernels, bit-equal to the readable reference and, for ``adam``, to torch on the same machine.
 
     ``sqrt_address`` is the address of MKL's ``vmsSqrt``, which torch calls where it has it; 0 means the IEEE square root.
+    ``library_threads_address`` is that of MKL's ``MKL_Set_Num_Threads_Local``, by which it is told to start no threads; 0 where
+    there is none.
     ``fused_multiply_add`` says whether torch's vector path fuses here, as it does from AVX2 on. ``threads`` is how many
     threads a call uses where it moves enough for them; bits and what an armed call leaves do not depend on it.
     """
 
-    def __init__(self, *, sqrt_address: int = 0, fused_multiply_add: bool = True, threads: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        sqrt_address: int = 0,
+        library_threads_address: int = 0,
+        fused_multiply_add: bool = True,
+        threads: int = 1,
+    ) -> None:
         self._sqrt_address = sqrt_address
+        self._library_threads_address = library_threads_address
         self._fused_multiply_add = fused_multiply_add
         self._threads = threads
 
@@ -126,7 +136,7 @@ class HostKernels:
     def _run(self, shape: CodeShape) -> tuple[_kernels.Scratch, int, int, int]:
         return thread_scratch(), self._threads, shape.page_bytes, shape.tier1_pages
 
-    def _adam_arguments(self, chunk: AdamChunk) -> tuple[int, int, int, list[_kernels.Segment], bool, int]:
+    def _adam_arguments(self, chunk: AdamChunk) -> tuple[int, int, int, list[_kernels.Segment], bool, int, int]:
         return (
             chunk.master_address,
             chunk.exp_avg_address,
@@ -134,6 +144,7 @@ class HostKernels:
             [_segment(segment) for segment in chunk.segments],
             self._fused_multiply_add,
             self._sqrt_address,
+            self._library_threads_address,
         )
 
     def fill(self, address: int, byte_count: int, pattern: int) -> None:

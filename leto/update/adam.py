@@ -17,11 +17,11 @@ from leto.update.floats import floats_at
 from leto.update.parking import park_here
 
 
-def mkl_sqrt_address() -> int:
-    """Address of the square root that ATen calls (MKL's vmsSqrt is not IEEE); 0 where torch is built without MKL."""
+def mkl_address(name: str) -> int:
+    """Address of a function of the MKL that torch is built with; 0 where it is built without."""
     library = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     try:
-        function = ctypes.CDLL(library).vmsSqrt
+        function = getattr(ctypes.CDLL(library), name)
     except (OSError, AttributeError):
         return 0
     return ctypes.cast(function, ctypes.c_void_p).value or 0
@@ -32,7 +32,10 @@ def host_kernels() -> HostKernels:
     as many threads as it computes with now."""
     capability = torch.backends.cpu.get_cpu_capability()
     return HostKernels(
-        sqrt_address=mkl_sqrt_address(), fused_multiply_add=capability != "DEFAULT", threads=torch.get_num_threads()
+        sqrt_address=mkl_address("vmsSqrt"),  # what ATen calls, and not the IEEE square root
+        library_threads_address=mkl_address("MKL_Set_Num_Threads_Local"),
+        fused_multiply_add=capability != "DEFAULT",
+        threads=torch.get_num_threads(),
     )
 
 

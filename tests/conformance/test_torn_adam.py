@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import pytest
 from kernel_chunks import COEFFICIENTS, adam_arrays, adam_chunk
@@ -20,6 +22,20 @@ def test_adam_has_the_same_bits_on_any_number_of_threads(threads: int) -> None:
     HostKernels().adam(adam_chunk(alone, cuts))
     HostKernels(threads=threads).adam(adam_chunk(together, cuts))
     assert all(np.array_equal(a.view(np.int32), b.view(np.int32)) for a, b in zip(alone, together, strict=True))
+
+
+def test_the_library_of_the_square_root_is_told_to_start_no_threads() -> None:
+    """On each thread of the call before its work, and told afterwards what it had been told before."""
+    told: list[int] = []
+
+    def set_threads(count: int) -> int:
+        told.append(count)
+        return 7
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(set_threads)
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    HostKernels(threads=3, library_threads_address=address).adam(adam_chunk(adam_arrays(LARGE), [LARGE]))
+    assert (told[0], told[-1], sorted(told)) == (1, 7, [1, 1, 1, 7, 7, 7])
 
 
 @pytest.mark.parametrize(("count", "threads"), [(5 * ADAM_BLOCK + 77, 1), (LARGE, 1), (LARGE, 3)])

@@ -165,7 +165,7 @@ struct Chunk {
   }
 
   AdamChunk chunk() const {
-    return {arrays.addresses()[0], arrays.addresses()[1], arrays.addresses()[2], segments, true, nullptr};
+    return {arrays.addresses()[0], arrays.addresses()[1], arrays.addresses()[2], segments, true, nullptr, nullptr};
   }
 };
 
