@@ -8,4 +8,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     for item in items:
         if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.skip(reason="takes minutes: make nightly runs it"))
+            item.add_marker(pytest.mark.skip(reason="takes minutes or repeats a quick test: make nightly runs it"))

@@ -11,11 +11,8 @@ from chaos.faults.memory import can_poison
 from chaos.offline import rebuild_reports
 from chaos.targets.lost_pages import RankGeometry, geometry_path
 from leto.core.geometry import CODED_ARRAYS
-from tests.process.references import References, run_scenario
+from tests.process.references import AS_LONG_AS_ONE_CLASS, References, run_scenario
 from verify.history import Entry, read_journal
-
-AS_LONG_AS_ONE_CLASS = "workload.iterations=11"
-"""A little longer than the scenario says, so that one reference serves several."""
 
 Run = Callable[..., tuple[subprocess.CompletedProcess[str], Path]]
 Passed = Callable[..., list[Entry]]
@@ -95,7 +92,7 @@ def test_a_trainer_that_dies_of_a_lost_page_is_nobodys_kill(passed: Passed) -> N
 
 
 def test_more_than_the_code_solves_is_refused_before_anything_is_written(passed: Passed) -> None:
-    entries = passed("beyond-budget")
+    entries = passed("beyond-budget", AS_LONG_AS_ONE_CLASS)
     (outcome,) = (e.fields for e in entries if e.name == "outcome")
     assert outcome["status"] == "refused"
     assert "17 of 60 pages of group 0 are lost, 16 solvable; no checkpoint configured" in outcome["reason"]
@@ -109,7 +106,7 @@ def test_data_without_the_parity_that_speaks_are_refused_though_the_tiers_are_wh
     steps = ["{abort-kernel: {kernel: adam, progress: 0.5, group: 0, chunk: 3}}", *(f"{{lose-pages: {x}}}" for x in losses)]
     fault = f"{{id: no-row-left, when: {{iteration: 4, phase: update}}, where: {{rank: 0}}, do: [{', '.join(steps)}]}}"
     reason = "1 of 60 pages of group 0 are lost, 0 solvable .16 of 16 parity rows are lost."
-    done, _ = run("beyond-budget", [f"faults=[{fault}]", f"expect.reason={reason}"])
+    done, _ = run("beyond-budget", [AS_LONG_AS_ONE_CLASS, f"faults=[{fault}]", f"expect.reason={reason}"])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -148,7 +145,7 @@ def test_one_mirror_of_a_marker_is_enough(passed: Passed) -> None:
 
 @pytest.mark.slow
 def test_a_marker_without_a_mirror_is_refused_for_the_job(passed: Passed) -> None:
-    entries = passed("markers-all-lost")
+    entries = passed("markers-all-lost", AS_LONG_AS_ONE_CLASS)
     (outcome,) = (e.fields for e in entries if e.name == "outcome")
     assert outcome["status"] == "refused"
     assert outcome["reason"].startswith("unrecoverable: rank 1: all 3 mirrors of the epoch 1 marker are lost")

@@ -42,6 +42,7 @@ def next_event(job: PlainJob, name: str) -> Event:
         event = job.next_event(deadline - time.monotonic())
         if event is not None and event.name == name:
             return event
+        assert event is None or event.name != "job-ended", f"the job ended before {name}: {event.fields}"
     raise AssertionError(f"no {name} in {DEADLINE_S} s")
 
 

@@ -143,11 +143,15 @@ SPANS: Sequence[Moment] = (
     STARTED,
     ("run", "job-started", 0.2),
     ("run", "iteration", 0.3),
-    ("run", "killed", 0.1),
     DECIDED,
     ("", "verdict", 0.1),  # reports are written
 )
-MORE_SPANS: Sequence[Moment] = (("run", "ready", 0.3), ("run", "fenced", 0.1), ("run", "recovered", 0.2))
+MORE_SPANS: Sequence[Moment] = (
+    ("run", "ready", 0.3),
+    ("run", "killed", 0.1),
+    ("run", "fenced", 0.1),
+    ("run", "recovered", 0.2),
+)
 """Between those above, where the same processes run."""
 
 

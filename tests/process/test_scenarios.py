@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chaos.offline import compare_recorded, rebuild_reports
-from tests.process.references import ROOT, TIMEOUT_S, References, run_scenario
+from tests.process.references import AS_LONG_AS_ONE_CLASS, ROOT, TIMEOUT_S, References, run_scenario
 from verify.history import read_journal
 
 pytestmark = pytest.mark.process
@@ -53,7 +53,7 @@ def _check_that_nothing_is_redone_of_a_skipped_step(run: Path) -> None:
 
 def test_a_failure_that_comes_back_is_refused(references: References, tmp_path: Path) -> None:
     """U37: the fourth one without a completed iteration, the last inside a recovery."""
-    done, run = run_scenario(references, tmp_path, "crash-loop")
+    done, run = run_scenario(references, tmp_path, "crash-loop", [AS_LONG_AS_ONE_CLASS])
     assert done.returncode == 0, done.stdout + done.stderr
     entries = [e for e in read_journal(run / "journal.jsonl") if e.job == "run"]
     assert [e.fields["action"] for e in entries if e.name == "decided"] == ["restart", "restart", "finish", "checkpoint"]
