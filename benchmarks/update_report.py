@@ -13,9 +13,9 @@ from benchmarks.bars import write_bars
 from benchmarks.coding_report import DOCUMENT, document_with
 from benchmarks.results import RESULTS
 
-MOST = 3.7
-"""The longest that an update may take, in times of the plain Adam on as many threads: what has been reached, with some room.
-docs/coding.md says what bounds it, and why the paper's 2.36, which is of GPUs, is not reached."""
+WANTED = 2.4
+"""The longest that an update should take, in times of the plain Adam on as many threads; the paper's is 2.36, on GPUs.
+docs/coding.md says what bounds it here."""
 
 FIGURES = RESULTS / "update.json"
 PICTURE = RESULTS / "update.svg"
@@ -46,12 +46,18 @@ def times_plain(figures: dict[str, Any]) -> float:
     return times
 
 
+def verdict(times: float) -> str:
+    """Whether the update is as fast as wanted."""
+    return f"{'reached' if times <= WANTED else 'missed'}: {times:.2f}"
+
+
 def tables(figures: dict[str, Any], machine: dict[str, Any]) -> str:
     """The measured figures as Markdown."""
     conditions = (
         f"Measured on {machine['cpu_model']}, row {figures['row']}, {figures['state_bytes'] / 2**30:.2f} GiB of state, pages of"
         f" {figures['page_bytes'] >> 20} MiB, chunks of {figures['chunk_pages']} pages, medians of {figures['rounds']} rounds."
-        f" Allowed: {MOST} times the plain Adam in wall time, on all threads of the affinity mask."
+        f" Wanted: at most {WANTED} times the plain Adam in wall time, on all threads of the affinity mask;"
+        f" {verdict(times_plain(figures))}."
     )
     columns = {f"{count} thread{'s' * (count != '1')}": of for count, of in figures["threads"].items()}
     lines = [conditions, "", _row(["one iteration", *(f"{n}: wall, ms | CPU, ms | times plain, wall (CPU)" for n in columns)])]

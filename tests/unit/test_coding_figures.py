@@ -51,8 +51,9 @@ def test_the_document_shows_the_update_that_was_recorded() -> None:
     assert document_with(update_report.COMMAND, shown, text) == text
 
 
-def test_the_recorded_update_is_not_too_long() -> None:
-    assert update_report.times_plain(json.loads(update_report.FIGURES.read_text())["figures"]) <= update_report.MOST
+@pytest.mark.parametrize(("times", "said"), [(2.4, "reached: 2.40"), (2.41, "missed: 2.41")])
+def test_a_missed_update_is_called_missed(times: float, said: str) -> None:
+    assert update_report.verdict(times) == said
 
 
 def test_bars_are_as_long_as_their_values_and_say_them() -> None:
