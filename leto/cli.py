@@ -28,12 +28,15 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class JsonLines:
-    """Writes every event as one JSON line to a descriptor, at once."""
+    """Writes every event as one JSON line to a descriptor, at once. That the job's protection has ended is said on stderr too."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def observe(self, event: Event) -> None:
+        if event.name == "service-ended":
+            what = f"{event.fields['service']} {event.fields['cause']}; training goes on, but its next failure ends it"
+            print(f"leto: no longer protected: {what}", file=sys.stderr, flush=True)  # noqa: T201
         line = json.dumps({"event": event.name, **event.fields}, separators=(",", ":")) + "\n"
         remaining = line.encode()
         while remaining:

@@ -195,7 +195,7 @@ def recoveries_witnessed(history: Sequence[Entry], expected: int, rules: Mapping
             return _false(name, f"recoveries went by {_counted(by)}, expected {_counted(rules)}")
         went = f" by {_counted(by)}" if found else ""
         return _true(name, f"{expected} of {expected} recoveries{went}", {"recoveries": expected, "rules": dict(by)})
-    reason = f"{len(found)} recoveries, expected {expected}"
+    reason = f"{len(found)} of {expected} recoveries; a recovery that is hit by another fault counts once"
     status, why = outcome_in(history)
     if len(found) < expected and status != COMPLETED:
         return _unknown(name, f"{reason}; the run ended early: {why}")

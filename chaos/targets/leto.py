@@ -153,6 +153,7 @@ class LetoJob:
         self._trainers: dict[int, tuple[int, int]] = {}  # rank -> (pid, pidfd) of the current epoch
         self._pools: dict[int, PoolObserver] = {}
         self._epoch = 0  # of the trainers
+        self._broken_epoch: int | None = None  # the last one in which the bench killed a trainer
 
     @staticmethod
     def spawn(config_path: Path, spec: RunSpec, armed: ArmedFile) -> LetoJob:
@@ -223,6 +224,9 @@ class LetoJob:
             os.close(self._trainers.pop(rank)[1])
 
     def parked(self, place: Place) -> bool:
+        """Who stood parked beside a killed trainer does not count: the system fences it, sooner than a fault could be fired."""
+        if self._epoch == self._broken_epoch:
+            return False
         if place.rank not in self._trainers:  # its ready event has not been read: nobody there to be killed yet
             return False
         return self._pools[place.rank].control.park_token == place.token
@@ -301,6 +305,7 @@ class LetoJob:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         except ProcessLookupError:
             raise FaultNotInjected(f"{injection.label}: rank {rank} (pid {pid}) is gone already") from None
+        self._broken_epoch = self._epoch
 
     def finish(self, timeout_s: float) -> Outcome:
         assert self._outcome is not None, "finish is called after job-ended"

@@ -125,6 +125,8 @@ def test_a_lost_state_manager_is_told_at_once_and_training_goes_on(job: Job) -> 
     assert lost["service"] == "state manager of rank 1"
     assert lost["cause"].startswith("was killed by SIGKILL")
     assert max(fields["iteration"] for fields in job.said("iteration")) == ITERATIONS
+    assert job.process.stderr is not None
+    assert "leto: no longer protected: state manager of rank 1 was killed by SIGKILL" in job.process.stderr.read()
 
 
 def test_without_a_state_manager_a_failure_cannot_be_recovered(job: Job) -> None:

@@ -59,6 +59,23 @@ def test_a_failure_that_comes_back_is_refused(references: References, tmp_path: 
     assert [e.fields["action"] for e in entries if e.name == "decided"] == ["restart", "restart", "finish", "checkpoint"]
 
 
+def test_of_two_ranks_parked_at_once_the_second_is_hit_in_the_recovery_from_the_first(
+    references: References, tmp_path: Path
+) -> None:
+    """Whoever stands parked when the other is killed is fenced with it, and no target for a fault any more."""
+    faults = ", ".join(
+        f"{{id: rank-{rank}, when: {{iteration: 4, phase: update}}, where: {{rank: {rank}}},"
+        " do: [abort-kernel: {kernel: adam, progress: 0.5, group: 0, chunk: 1}]}"
+        for rank in (0, 1)
+    )
+    expect = "expect={recoveries: 1, rule: finish, fallback: none, deadline_s: 30, compare: exact}"
+    done, run = run_scenario(references, tmp_path, "one-class", [f"faults=[{faults}]", expect])
+    assert done.returncode == 0, done.stdout + done.stderr
+    entries = [e for e in read_journal(run / "journal.jsonl") if e.job == "run"]
+    assert len([e for e in entries if e.name == "killed"]) == 2
+    assert [e.fields["action"] for e in entries if e.name == "decided"] == ["finish", "finish"]
+
+
 def _check_that_held_ranks_stood_parked_at_every_kill(run: Path) -> None:
     entries = [e for e in read_journal(run / "journal.jsonl") if e.job == "run"]
     planned = {e.fields["token"]: 1 + len(e.fields.get("holds", ())) for e in entries if e.name == "planned"}
