@@ -28,7 +28,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class JsonLines:
-    """Writes every event as one JSON line to a descriptor, at once. That the job's protection has ended is said on stderr too."""
+    """Writes every event as one JSON line to a descriptor, at once; on stderr too that the job is protected no more."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
