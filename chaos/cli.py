@@ -15,6 +15,7 @@ import typer
 from pydantic import BaseModel
 
 from chaos.explore.command import explore
+from chaos.loading import load_scenario, open_scenario
 from chaos.loss import LossClass
 from chaos.mutants import find_run_mutant
 from chaos.offline import compare_recorded, rebuild_reports, rows_of
@@ -23,7 +24,7 @@ from chaos.planted.planting import Mutant, Where
 from chaos.planted.runs import deciding_check
 from chaos.report.screen import make_screen
 from chaos.runs import Finished, Order, describe_error, run_order
-from chaos.scenario import FAULTS, Action, Hold, LosePages, Scenario, load_scenario, open_scenario
+from chaos.scenario import FAULTS, Action, Hold, LosePages, Scenario
 from chaos.systems import REFERENCES, SYSTEMS, load_target
 from chaos.verdict import Verdict
 from leto.core.errors import ConfigError

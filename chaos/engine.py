@@ -19,7 +19,7 @@ from chaos.mistakes import Infeasible
 from chaos.scenario import Scenario
 from chaos.schedule import Injection, Place, describe_time, plan_injections
 from chaos.targets.base import FaultNotInjected, RunningJob, RunSpec, Target, Updater
-from chaos.targets.lost_pages import RankGeometry
+from chaos.targets.rank_geometry import RankGeometry
 from leto.core.errors import JobError
 from leto.core.events import Event
 from verify import checkers

@@ -13,7 +13,8 @@ from chaos.contradictions import GROUPED
 from chaos.mistakes import Mistake
 from chaos.schedule import Injection, Place, plan_injections
 from chaos.targets.aims import aim_of
-from chaos.targets.lost_pages import RankGeometry, pages_of
+from chaos.targets.lost_pages import pages_of
+from chaos.targets.rank_geometry import RankGeometry
 from chaos.yaml_source import Path
 from leto.core.errors import ConfigError
 from leto.core.failpoints import Kernel

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chaos.judging import RUN, Judged, Recorded, judge, ledger_directory
+from chaos.loading import load_scenario
 from chaos.report.files import write_reports
 from chaos.runs import FINGERPRINT, JOURNAL, SCENARIO
-from chaos.scenario import load_scenario
 from chaos.verdict import Conclusion, Verdict
 from leto.core.errors import ConfigError
 from verify.compare import Comparison, compare_runs

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from chaos.loading import load_scenario
 from chaos.planted.planting import Mutant
 from chaos.runs import Finished, Order, run_order
-from chaos.scenario import load_scenario
 from chaos.systems import REFERENCES, SYSTEMS, load_target
 from chaos.verdict import Verdict
 from leto.core.errors import ProtocolViolation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaos.schedule import Place
-from chaos.targets.lost_pages import RankGeometry
+from chaos.targets.rank_geometry import RankGeometry
 from leto.core.errors import ConfigError
 from leto.core.failpoints import Kernel
 from leto.core.geometry import CodedGeometry, Rule

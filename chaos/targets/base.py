@@ -34,16 +34,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from chaos.loss import LostPages
 from chaos.schedule import Injection, Place
+from chaos.targets.rank_geometry import RankGeometry
 from leto.core.config import Workload
 from leto.core.events import Event
 from leto.core.geometry import Protection
-
-if TYPE_CHECKING:
-    from chaos.targets.lost_pages import RankGeometry
 
 
 class FaultNotInjected(Exception):

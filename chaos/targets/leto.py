@@ -24,7 +24,8 @@ from chaos.schedule import Injection, Place
 from chaos.targets import no_updater
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, Resources, RunSpec, Updater
 from chaos.targets.leto_probe import PROBES, Aim, aim_path, read_aim
-from chaos.targets.lost_pages import GEOMETRY_PLUGIN, RankGeometry, choose, geometry_path
+from chaos.targets.lost_pages import choose
+from chaos.targets.rank_geometry import GEOMETRY_PLUGIN, RankGeometry, geometry_path
 from chaos.targets.resources import resources_of
 from leto.core.config import DEFAULT_UPDATER, JobConfig, Timeouts
 from leto.core.errors import ConfigError, FencedError

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from chaos.schedule import Injection, Place, logical_time
 from chaos.targets.aims import aim_of
-from chaos.targets.lost_pages import RankGeometry
+from chaos.targets.rank_geometry import RankGeometry
 from leto.core.events import Event
 from leto.core.failpoints import Kernel, Park, Point, Site
 from leto.core.geometry import CodedGeometry, GradientGeometry, Page

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from chaos.schedule import Injection, Place
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, RunSpec
-from chaos.targets.lost_pages import RankGeometry, geometry_path
 from chaos.targets.plain_worker import PlainConfig
+from chaos.targets.rank_geometry import RankGeometry, geometry_path
 from leto.core.config import Timeouts
 from leto.core.errors import JobError
 from leto.core.events import Event

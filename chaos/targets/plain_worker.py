@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from chaos.targets.lost_pages import RankGeometry, geometry_path
+from chaos.targets.rank_geometry import RankGeometry, geometry_path
 from leto.core.config import Workload
 from leto.core.errors import LetoError
 from leto.core.events import Event

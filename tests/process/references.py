@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.scenario import load_scenario
+from chaos.loading import load_scenario
 from chaos.targets.plain import PlainTarget
 from leto.core.config import Workload
 from tests.process.jobs import run_job

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.faults.memory import can_poison
 from chaos.offline import rebuild_reports
-from chaos.targets.lost_pages import RankGeometry, geometry_path
+from chaos.targets.rank_geometry import RankGeometry, geometry_path
 from leto.core.geometry import CODED_ARRAYS
 from tests.process.references import AS_LONG_AS_ONE_CLASS, References, run_scenario
 from verify.history import Entry, read_journal

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from chaos.loading import load_scenario
 from chaos.planted.runs import SCENARIO
-from chaos.scenario import load_scenario
 from tests.process.references import ROOT, TIMEOUT_S, References, replaying_bench
 
 pytestmark = pytest.mark.process

@@ -10,7 +10,7 @@ from typing import Any
 from chaos.loss import LostPages
 from chaos.schedule import Injection, Place
 from chaos.targets.base import FaultNotInjected, Outcome, OutcomeStatus, Residue, Resources, RunSpec
-from chaos.targets.lost_pages import RankGeometry
+from chaos.targets.rank_geometry import RankGeometry
 from leto.core.errors import ConfigError, JobError
 from leto.core.events import Event
 from leto.core.geometry import Page

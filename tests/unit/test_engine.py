@@ -9,7 +9,8 @@ from scripted_target import ManualClock, Script, ScriptedTarget
 
 from chaos.engine import CONTROL, REFERENCE, REFERENCE_AGAIN, RUN, Engine, Judged
 from chaos.journal import Journal
-from chaos.scenario import Scenario, parse_scenario
+from chaos.loading import parse_scenario
+from chaos.scenario import Scenario
 from chaos.targets.base import Updater
 from chaos.verdict import Verdict
 from leto.core.errors import ConfigError

@@ -7,7 +7,7 @@ from scripted_target import Script
 from test_engine import Bench
 
 from chaos.engine import RUN
-from chaos.scenario import parse_scenario
+from chaos.loading import parse_scenario
 from chaos.schedule import describe_time, logical_time, plan_injections
 
 HEAD = """

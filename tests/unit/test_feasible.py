@@ -10,10 +10,12 @@ from scripted_target import ManualClock, Script, ScriptedTarget
 from chaos.engine import Engine
 from chaos.feasible import beyond_geometry
 from chaos.journal import Journal
-from chaos.scenario import Scenario, ScenarioError, open_scenario, parse_scenario
+from chaos.loading import open_scenario, parse_scenario
+from chaos.mistakes import ScenarioError
+from chaos.scenario import Scenario
 from chaos.schedule import plan_injections
 from chaos.targets.aims import aim_of
-from chaos.targets.lost_pages import RankGeometry
+from chaos.targets.rank_geometry import RankGeometry
 from leto.core.failpoints import Kernel
 from leto.core.geometry import CodedGeometry, GradientGeometry, Matrix, Page, Protection, Segment
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from chaos.loss import Loss, LossClass
 from chaos.targets.base import FaultNotInjected
-from chaos.targets.lost_pages import RankGeometry, choose, pages_of, parity_in_use
+from chaos.targets.lost_pages import choose, pages_of, parity_in_use
+from chaos.targets.rank_geometry import RankGeometry
 from leto.core.geometry import CodedGeometry, GradientGeometry, Page, Protection, Segment
 from leto.core.layout import Allocation, PageClass
 from leto.core.markers import Mark, Phase, Progress, StepDone, progress_of, step_mark

@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import chaos.cli
+from chaos.loading import load_scenario
 from chaos.mutants import MUTANTS, find_run_mutant
 from chaos.planted import trial
 from chaos.planted.explored import Crashed, checker_of
 from chaos.planted.planting import Mutant, Patch, Where, planted
 from chaos.planted.runs import SCENARIO, deciding_check
 from chaos.runs import Finished
-from chaos.scenario import load_scenario
 from chaos.targets import planted as plugins
 from chaos.verdict import conclude
 from leto.core.errors import ConfigError

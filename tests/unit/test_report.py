@@ -18,9 +18,9 @@ from typer.testing import CliRunner, Result
 import chaos.cli
 from chaos.engine import CONTROL, Engine
 from chaos.journal import Journal
+from chaos.loading import load_scenario
 from chaos.report.screen import LiveScreen
 from chaos.runs import create_directory
-from chaos.scenario import load_scenario
 from leto.core.errors import ConfigError
 from verify.history import read_journal
 from verify.ledger import read_ledgers

@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 
 from chaos.cli import app
-from chaos.scenario import Scenario, ScenarioError, load_scenario, parse_scenario
+from chaos.loading import load_scenario, parse_scenario
+from chaos.mistakes import ScenarioError
+from chaos.scenario import Scenario
 from leto.core.failpoints import Kernel, Point
 
 ROOT = Path(__file__).parents[2]

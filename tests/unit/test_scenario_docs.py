@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel
 
 from chaos import scenario
+from chaos.loading import parse_scenario
 from chaos.loss import LossClass
-from chaos.scenario import parse_scenario
 from leto.core.failpoints import COPIES, Kernel, Point
 
 ROOT = Path(__file__).parents[2]

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaos.loading import parse_scenario
 from chaos.loss import LossClass
-from chaos.scenario import Scenario, parse_scenario
+from chaos.scenario import Scenario
 from chaos.schedule import Injection, describe_time, draw, logical_time, plan_injections
 from leto.core.failpoints import Kernel, Point
 
