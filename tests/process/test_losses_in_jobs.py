@@ -52,6 +52,7 @@ def test_each_class_of_pages_is_rebuilt_or_not_needed(passed: Passed) -> None:
     assert [page_class for page_class in lost if not rebuilt[page_class]] == ["scratch", "derived"]
 
 
+@pytest.mark.slow
 def test_with_parity_copied_beside_the_computation_every_group_under_way_is_rebuilt(passed: Passed) -> None:
     entries = passed("pipelined")
     lost = [page for e in entries if e.name == "lose" for page in e.fields["pages"]]

@@ -20,6 +20,7 @@ def test_a_scenario_passes_and_its_record_says_so_later(tmp_path: Path) -> None:
     _check(done, tmp_path / "first-and-last" / "latest")
 
 
+@pytest.mark.slow
 def test_kills_around_skipped_steps_change_no_bit(references: References, tmp_path: Path) -> None:
     done, run = run_scenario(references, tmp_path, "skipped-step")
     _check(done, run)
