@@ -34,6 +34,18 @@ def target_of(rank: InMemoryRank, op: Operation) -> list[Page]:
     return sorted(written)
 
 
+def crash_within(rank: InMemoryRank, where: float, garbage: np.random.Generator | None, *, fused: bool = False) -> None:
+    """A new process does this share of what is left of update T and dies, inside the next operation where there is garbage."""
+    process = rank.process()
+    plan = plan_update(rank.coded, T, process.marks.progress(), fused=fused)
+    stop = int(where * len(plan))
+    PlanExecutor(process.parts, values(T)).run(plan[:stop])
+    if garbage is not None and stop < len(plan):
+        for page in target_of(rank, plan[stop]):
+            rank.memory.page(page)[:] = garbage.integers(0, 256, rank.coded.protection.page_bytes, dtype=np.uint8)
+    rank.crash()
+
+
 def run_uninterrupted(rank: InMemoryRank) -> dict[str, bytes]:
     process = rank.process()
     process.begin(T)
@@ -54,14 +66,7 @@ def test_any_chain_of_crashes_ends_in_the_crash_free_bytes(
     garbage = np.random.default_rng(seed)
     rank.process().begin(T)
     for where, torn in crashes:
-        process = rank.process()
-        plan = plan_update(rank.coded, T, process.marks.progress())
-        stop = int(where * len(plan))
-        PlanExecutor(process.parts, values(T)).run(plan[:stop])
-        if torn and stop < len(plan):
-            for page in target_of(rank, plan[stop]):
-                rank.memory.page(page)[:] = garbage.integers(0, 256, PROTECTION.page_bytes, dtype=np.uint8)
-        rank.crash()
+        crash_within(rank, where, garbage if torn else None)
     process = rank.process()
     process.updater.run(values(T), process.marks.progress())
     assert rank.durable() == expected

@@ -15,7 +15,7 @@ from leto.core.failpoints import Kernel, Park, Point, Site
 from leto.core.update_plan import OpKind, plan_update
 from leto.update.executor import PlanExecutor, UpdateParts
 from leto.update.updater import ChunkUpdater
-from tests.crash.test_chunk_transactions import PROTECTION, T, counts, rank_of, run_uninterrupted, target_of
+from tests.crash.test_chunk_transactions import T, counts, crash_within, rank_of, run_uninterrupted
 
 TORN = [State("in the update", progress=0.3), State("in the parity", progress=0.8)]
 TORN += [replace(state, garbage=True) for state in TORN]
@@ -53,14 +53,7 @@ def test_either_plan_finishes_what_crashes_of_the_other_left(
     garbage = np.random.default_rng(seed)
     rank.process().begin(T)
     for where, torn, with_fused in crashes:
-        process = rank.process()
-        plan = plan_update(rank.coded, T, process.marks.progress(), fused=with_fused)
-        stop = int(where * len(plan))
-        PlanExecutor(process.parts, values(T)).run(plan[:stop])
-        if torn and stop < len(plan):
-            for page in target_of(rank, plan[stop]):
-                rank.memory.page(page)[:] = garbage.integers(0, 256, PROTECTION.page_bytes, dtype=np.uint8)
-        rank.crash()
+        crash_within(rank, where, garbage if torn else None, fused=with_fused)
     finish(rank, fused_too=seed % 2 == 0)
     assert rank.durable() == expected
 

@@ -35,13 +35,11 @@ from leto.core.geometry import (
 )
 from leto.core.layout import UNDO
 from leto.core.recovery import Decision
-from leto.core.update_plan import plan_update
-from leto.update.executor import PlanExecutor
 from leto.update.muon import MuonHyper, TorchMuon
 from leto.update.pieces import Matrices, MuonPiece, cut
 from leto.update.record_slots import RecordSlots
 from leto.update.repair import rebuild
-from tests.crash.test_chunk_transactions import T, target_of
+from tests.crash.test_chunk_transactions import T, crash_within
 from tests.unit.test_leto_probe import Words, context_of
 
 HYPER = MuonHyper(
@@ -175,14 +173,7 @@ def test_any_chain_of_crashes_ends_in_the_crash_free_bytes(crashes: list[tuple[f
     garbage = np.random.default_rng(seed)
     rank.process().begin(T)
     for where, torn in crashes:
-        process = rank.process()
-        plan = plan_update(rank.coded, T, process.marks.progress(), fused=fused)
-        stop = int(where * len(plan))
-        PlanExecutor(process.parts, values(T)).run(plan[:stop])
-        if torn and stop < len(plan):
-            for page in target_of(rank, plan[stop]):
-                rank.memory.page(page)[:] = garbage.integers(0, 256, PROTECTION.page_bytes, dtype=np.uint8)
-        rank.crash()
+        crash_within(rank, where, garbage if torn else None, fused=fused)
     assert finish(rank) == expected
 
 
